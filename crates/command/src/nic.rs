@@ -28,6 +28,13 @@ pub fn named(name: &str, settings: &Settings) -> Selection {
     Selection::from_lookup(name, |env| knobs::text_if_set(settings, env))
 }
 
+/// The device that is named for the NIC; empty: it has its choice.
+#[must_use]
+pub fn device_of(settings: &Settings) -> String {
+    let named = ["COPYRPC_NIC_DEVICE", "COPYRPC_MLX5_DEVICE", "COPYRPC_IBVERBS_DEVICE"];
+    named.into_iter().find_map(|env| knobs::text_if_set(settings, env)).unwrap_or_default()
+}
+
 /// Opens the NIC to look at it.
 ///
 /// # Errors

@@ -45,6 +45,7 @@ mod links;
 mod members;
 pub mod membership;
 pub mod metrics;
+mod nic_identity;
 mod pace;
 mod process_regions;
 mod rejections;
@@ -74,6 +75,7 @@ pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
 pub use descriptors::DescriptorShares;
 pub use limits::Limits;
 pub use members::OfferError;
+pub use nic_identity::NicIdentity;
 pub use rights::{Rights, RightsError};
 #[cfg(feature = "nic")]
 pub use selected::{MakeServices, SelectedDaemon, open_selected, serve_selected};

@@ -8,7 +8,9 @@ use nics::{OpenError, Opener, Selection, Visitor};
 use rpc::Config as WorkerConfig;
 use verbs::Nic;
 
-use crate::{Daemon, IpcPort, Parts, ServeError, Services, Serving, UdpControl, serve_threads};
+use crate::{
+    Daemon, IpcPort, NicIdentity, Parts, ServeError, Services, Serving, UdpControl, serve_threads,
+};
 
 /// Makes the services of a thread, by its number.
 pub type MakeServices<'a> = dyn Fn(usize) -> Services<IpcPort> + Sync + 'a;
@@ -36,11 +38,31 @@ pub fn serve_selected(
         fn visit<O: Opener>(self, opener: O) -> Self::Output {
             let Self { serving, services, stop } = self;
             let nics = (0..serving.config.threads).map(|_| opener.open());
-            Ok(serve_threads(serving, nics.collect::<Result<_, _>>()?, services, stop))
+            let nics: Vec<O::Nic> = nics.collect::<Result<_, _>>()?;
+            if let Some(nic) = nics.first() {
+                tell(&opener.label(), nic);
+            }
+            Ok(serve_threads(serving, nics, services, stop))
         }
     }
 
     nic.with(Serve { serving, services, stop })?
+}
+
+/// Says which port was opened, of all that this machine may have.
+fn tell(label: &str, nic: &impl Nic) {
+    let (port, device) = (nic.port(), NicIdentity::of(nic));
+    let drivers = nics::hardware::devices().0;
+    let driver = drivers.iter().find(|known| known.name() == nic.attributes().name);
+    tracing::info!(
+        nic = label,
+        %device,
+        driver = driver.map(nics::hardware::KernelDevice::driver),
+        gid = %port.gid,
+        gid_row = port.gid_index,
+        mtu_bytes = port.mtu.bytes(),
+        "NIC"
+    );
 }
 
 /// A [`Daemon`], or one thread of it, on the NIC that was selected. Its functions are those of the same name.

@@ -21,6 +21,7 @@ use crate::{
     address_space::{AddressSpaceError, AddressSpaceNeed},
     config::{DaemonConfig, Start},
     metrics::{Life, MetricsError, MetricsFile, Recorder},
+    nic_identity::NicIdentity,
     roster::Roster,
     threads::Threads,
 };
@@ -62,6 +63,30 @@ pub enum ServeError {
         rank: u32,
         /// The panic's message.
         text: String,
+    },
+    /// The NICs of two daemons do not reach each other.
+    #[error(
+        "this rank has NIC {own} and rank {rank} has {theirs}, which do not reach each other: name one kind for all \
+         ranks by COPYRPC_NIC and COPYRPC_NIC_DEVICE"
+    )]
+    NicMix {
+        /// The other rank.
+        rank: u32,
+        /// NIC of this one: device, port, network.
+        own: NicIdentity,
+        /// Its NIC.
+        theirs: NicIdentity,
+    },
+    /// Shared memory ends at the host.
+    #[error(
+        "rank {rank} is on another host ({address}), which NIC `soft` does not reach: set COPYRPC_NIC=auto, or \
+         name the NIC of this cluster, such as `mlx5`, `ibverbs` or `hosts`, on all ranks"
+    )]
+    SeveralHosts {
+        /// The other rank.
+        rank: u32,
+        /// Its address.
+        address: SocketAddr,
     },
     /// Its threads cannot wake each other.
     #[error(transparent)]
@@ -126,7 +151,8 @@ pub fn serve<N: Nic>(
         return Err(ServeError::Nics { threads, nics: 1 });
     }
     check_address_space(serving, &nic)?;
-    let Some(mut shared) = DaemonShared::open(serving, stop)? else { return Ok(()) };
+    let identity = NicIdentity::of(&nic);
+    let Some(mut shared) = DaemonShared::open(serving, &identity, stop)? else { return Ok(()) };
     let thread = shared.threads.remove(0);
     let mut daemon = thread.open(serving, nic, services)?;
     check_descriptors()?;
@@ -152,10 +178,10 @@ pub fn serve_threads<N: Nic + Send>(
     if nics.len() != usize::from(threads) {
         return Err(ServeError::Nics { threads, nics: nics.len() });
     }
-    if let Some(nic) = nics.first() {
-        check_address_space(serving, nic)?;
-    }
-    let Some(mut shared) = DaemonShared::open(serving, stop)? else { return Ok(()) };
+    let Some(nic) = nics.first() else { return Err(ServeError::Nics { threads, nics: 0 }) };
+    check_address_space(serving, nic)?;
+    let identity = NicIdentity::of(nic);
+    let Some(mut shared) = DaemonShared::open(serving, &identity, stop)? else { return Ok(()) };
     let mut threads = shared.threads.drain(..).zip(nics).collect::<Vec<_>>().into_iter();
     let Some((first, nic)) = threads.next() else { return Ok(()) };
     let services = &services;
@@ -290,14 +316,18 @@ struct DaemonThread {
 
 impl DaemonShared {
     /// Takes the daemon's lock, and finds the others; `None` if `stop` was set meanwhile.
-    fn open(serving: &Serving, stop: &AtomicBool) -> Result<Option<Self>, ServeError> {
+    fn open(
+        serving: &Serving,
+        nic: &NicIdentity,
+        stop: &AtomicBool,
+    ) -> Result<Option<Self>, ServeError> {
         let Serving { config, runtime, rank_info, .. } = serving;
         let (threads, every) = (usize::from(config.threads), config.sample_every);
         let lock = runtime.lock()?;
         let (metrics, recorders) =
             MetricsFile::create(&runtime.metrics(), runtime.name(), *rank_info, threads, every)?;
         let (mut bootstrap, lives) = bootstrap_of(serving)?;
-        let controls = match meet(serving, bootstrap.as_mut(), stop) {
+        let controls = match meet(serving, nic, bootstrap.as_mut(), stop) {
             Err(ServeError::Bootstrap(BootstrapError::Stopped)) => return Ok(None),
             met => met?,
         };
@@ -427,6 +457,7 @@ pub fn bootstrap_of(serving: &Serving) -> Result<(Box<dyn Bootstrap>, Arc<Lives>
 /// rank is the one that owns the connection to this daemon.
 fn meet(
     serving: &Serving,
+    nic: &NicIdentity,
     bootstrap: &mut dyn Bootstrap,
     stop: &AtomicBool,
 ) -> Result<Vec<UdpControl>, ServeError> {
@@ -442,20 +473,34 @@ fn meet(
     let texts: io::Result<Vec<_>> =
         controls.iter().map(|control| Ok(control.address()?.to_string())).collect();
     let is_to_stop = || stop.load(Ordering::Relaxed);
-    let blob = texts.map_err(fail)?.join(",");
+    let own = controls.first().map_or(Ok(address), UdpControl::address).map_err(fail)?;
+    let blob = format!("{} {nic}", texts.map_err(fail)?.join(","));
     let blobs = bootstrap.exchange_unless(blob.as_bytes(), &is_to_stop)?;
     for (rank, blob) in (0..).zip(&blobs) {
         let text = String::from_utf8_lossy(blob);
-        let theirs: Result<Vec<SocketAddr>, _> = text.split(',').map(str::parse).collect();
-        let Ok(theirs) = theirs else {
+        let Some((theirs, their_nic)) = parse_blob(&text) else {
             return Err(ServeError::Blob { rank, text: text.chars().take(80).collect() });
         };
         // Splitting leaves one at least.
         let address = theirs[serving.rank_info.rank() as usize % theirs.len()];
+        if !nic.meets(&their_nic) {
+            return Err(ServeError::NicMix { rank, own: nic.clone(), theirs: their_nic });
+        }
+        if !nic.reaches(own, address) {
+            return Err(ServeError::SeveralHosts { rank, address });
+        }
+        tracing::debug!(rank, nic = %their_nic, %address, "met");
         let owner = rank as usize % controls.len();
         controls[owner].set(rank, address);
     }
     Ok(controls)
+}
+
+/// The addresses and the NIC that a daemon tells.
+fn parse_blob(text: &str) -> Option<(Vec<SocketAddr>, NicIdentity)> {
+    let (addresses, nic) = text.split_once(' ')?;
+    let addresses: Result<Vec<SocketAddr>, _> = addresses.split(',').map(str::parse).collect();
+    Some((addresses.ok()?, nic.parse().ok()?))
 }
 
 /// The address of this machine that others reach: that from which it reaches the rendezvous.

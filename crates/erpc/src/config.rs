@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use proto::erpc::{CREDITS, Geometry, Link, congestion::TimelyConfig, management::Q_KEY};
-use verbs::{LinkLayer, PortAttributes};
+use verbs::{LinkLayer, PathClass, PortAttributes};
 
 /// How fast a session sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -51,6 +51,12 @@ pub struct Config {
     pub failure_after: Duration,
     /// Silence after which a client without calls is asked whether it is alive.
     pub idle_after: Duration,
+    /// The same for a server that takes no pings, as the original's: its thread answers nothing while a handler runs.
+    pub original_failure_after: Duration,
+    /// Silence after which the session of a client that takes no pings makes room for another, if there is none left.
+    pub abandoned_after: Duration,
+    /// Service level and traffic class of packets.
+    pub class: PathClass,
     /// How fast sessions send.
     pub congestion: Congestion,
     /// Packets received, and packets sent by a session, per turn.
@@ -77,6 +83,9 @@ impl Default for Config {
             ping_after: Duration::from_millis(50),
             failure_after: Duration::from_millis(500),
             idle_after: Duration::from_secs(10),
+            original_failure_after: Duration::from_secs(30),
+            abandoned_after: Duration::from_secs(60),
+            class: PathClass::default(),
             congestion: Congestion::Off,
             burst: 32,
             q_key: Q_KEY,

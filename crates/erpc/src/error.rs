@@ -92,6 +92,17 @@ pub enum CloseReason {
     /// The server did not want it.
     #[error("the server refused: {0}")]
     Refused(#[from] Refusal),
+    /// No route leads from an IPv4 address to one that is none.
+    #[error(
+        "this port sends from GID {own} and the server from {theirs}, and no route leads from an IPv4 address to \
+         one that is none: choose rows alike by COPYRPC_NIC_GID_INDEX (the original eRPC has row 1)"
+    )]
+    GidKinds {
+        /// Of this port.
+        own: verbs::Gid,
+        /// Of the server's.
+        theirs: verbs::Gid,
+    },
     /// No answer to management packets came in time.
     #[error("the server did not answer in time")]
     ConnectTimeout,

@@ -37,25 +37,35 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// `None`: there is no way to the endpoint.
-    pub(crate) fn new(endpoint: SessionEnd, q_key: u32, is_roce: bool) -> Option<Self> {
-        let management::DatagramRoute { lid, qpn, gid } = endpoint.route;
+    /// `None`: there is no way from a port at `own` to the endpoint.
+    pub(crate) fn new(
+        endpoint: SessionEnd,
+        own: &AddressVector,
+        config: &crate::Config,
+    ) -> Option<Self> {
+        let management::DatagramRoute { lid, qpn, gid, .. } = endpoint.route;
         let qpn = Qpn::new(qpn).filter(|qpn| qpn.get() > 0)?;
-        let has_no_address = if is_roce { gid == [0; 16] } else { lid == 0 };
-        if has_no_address {
-            return None;
-        }
-        let route = if is_roce {
-            let gid = Gid::new(gid);
-            PortRoute::Gid(GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 })
-        } else {
-            PortRoute::Lid(Lid::new(lid))
+        let gid = Gid::new(gid);
+        let global = GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        let is_roce = matches!(own.route, PortRoute::Gid(_));
+        let (has_lid, has_gid) = (lid != 0, gid != Gid::default());
+        let lid = Lid::new(lid);
+        let route = match own.route {
+            PortRoute::Gid(own) if has_gid && own.gid.is_ipv4() == gid.is_ipv4() => {
+                PortRoute::Gid(global)
+            }
+            PortRoute::Lid(_) if has_lid => PortRoute::Lid(lid),
+            // The network loses what has no global route header.
+            PortRoute::Global(..) if has_lid && has_gid => PortRoute::Global(lid, global),
+            _ => return None,
         };
-        let to = verbs::QpAddress { address: AddressVector::new(route), qpn };
+        let mut address = AddressVector::new(route);
+        config.class.apply(&mut address);
+        let to = verbs::QpAddress { address, qpn };
         Some(Self {
-            destination: Destination::Ud { to, qkey: QKey::new(q_key) },
+            destination: Destination::Ud { to, qkey: QKey::new(config.q_key) },
             qpn,
-            lid: (!is_roce).then(|| Lid::new(lid)),
+            lid: (!is_roce).then_some(lid),
             endpoint,
         })
     }
@@ -140,6 +150,8 @@ pub(crate) struct Session {
     pub(crate) pinged_ns: u64,
     /// Of the pings since it was heard, if any.
     pub(crate) first_pinged_ns: u64,
+    /// A program has ended it, and its calls still have to.
+    pub(crate) is_leaving: bool,
     /// It is in the queue of sessions with packets to send, or in the wheel.
     pub(crate) is_queued: bool,
 }
@@ -156,8 +168,14 @@ impl Session {
             heard_ns: now_ns,
             pinged_ns: now_ns,
             first_pinged_ns: now_ns,
+            is_leaving: false,
             is_queued: false,
         }
+    }
+
+    /// Whether its peer is an endpoint of the original, or one that does as that.
+    pub(crate) fn is_original(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| !remote.endpoint.route.takes_pings)
     }
 
     /// Puts the session, which is `key`, in the queue of those that may have packets to send.

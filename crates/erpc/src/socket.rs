@@ -18,6 +18,12 @@ pub trait ManagementPort: Debug {
     /// Where others reach it.
     fn address(&self) -> SocketAddr;
 
+    /// By which address who is at `to` reaches it.
+    fn host_towards(&self, to: SocketAddr) -> IpAddr {
+        let _ = to;
+        self.address().ip()
+    }
+
     /// Sends a packet. One that cannot be sent is lost.
     fn send(&self, packet: &[u8], to: SocketAddr);
 
@@ -50,6 +56,19 @@ impl UdpPort {
 impl ManagementPort for UdpPort {
     fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// A socket that listens on all addresses has none to announce: it is the one from which packets leave.
+    fn host_towards(&self, to: SocketAddr) -> IpAddr {
+        let own = self.address.ip();
+        if !own.is_unspecified() {
+            return own;
+        }
+        let leaving = UdpSocket::bind((own, 0)).and_then(|socket| {
+            socket.connect(to)?;
+            socket.local_addr()
+        });
+        leaving.map_or(own, |address| address.ip())
     }
 
     /// A packet that is lost is sent again, so errors are losses.
@@ -95,9 +114,9 @@ impl ManagementSocket {
         self.malformed
     }
 
-    /// The address as text, which every resolver understands.
-    pub(crate) fn host(&self) -> HostName {
-        let ip = match self.address().ip() {
+    /// The address as text, which every resolver understands, for who is at `to`.
+    pub(crate) fn host_towards(&self, to: SocketAddr) -> HostName {
+        let ip = match self.port.host_towards(to) {
             IpAddr::V4(ip) => ip,
             IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
         };

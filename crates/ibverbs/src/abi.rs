@@ -457,7 +457,10 @@ pub(crate) mod event {
     pub(crate) const PORT_ACTIVE: i32 = 9;
     pub(crate) const PORT_ERR: i32 = 10;
     pub(crate) const LID_CHANGE: i32 = 11;
+    pub(crate) const PKEY_CHANGE: i32 = 12;
+    pub(crate) const SRQ_ERR: i32 = 14;
     pub(crate) const QP_LAST_WQE_REACHED: i32 = 16;
+    pub(crate) const CLIENT_REREGISTER: i32 = 17;
     pub(crate) const GID_CHANGE: i32 = 18;
 }
 

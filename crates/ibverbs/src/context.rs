@@ -51,8 +51,10 @@ pub(crate) struct Context {
     /// Software RoCE, which takes seven retries for "for ever".
     pub(crate) is_rxe: bool,
     pub(crate) port: u8,
-    pub(crate) pkey_index: u16,
-    gid_index: u8,
+    /// The row of the GID table that is asked for.
+    wanted_gid: Option<u8>,
+    /// The partition: its row may change.
+    pkey: u16,
     /// As last seen, and whether addresses need a global route header.
     state: Mutex<(PortAttributes, bool)>,
 }
@@ -67,13 +69,6 @@ impl Drop for Context {
         // SAFETY: it was opened once, and every object of it held a reference to `self`.
         let _ = unsafe { (self.api.ibv_close_device)(self.raw.as_ptr()) };
     }
-}
-
-/// What a device says of its limits that [`NicAttributes`] have no place for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Requests of a shared receive queue; 0: it makes none.
-    pub(crate) srq_requests_max: u32,
 }
 
 /// A device that is open, before anything is known about its ports.
@@ -96,7 +91,7 @@ impl Context {
         api: Api,
         config: &Config,
         is_meant: impl Fn(*mut abi::Device) -> bool,
-    ) -> Result<(Self, Limits), OpenError> {
+    ) -> Result<Self, OpenError> {
         let list = List::new(&api)?;
         let mut devices = list.matching(&config.device)?;
         let names = devices.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
@@ -124,7 +119,7 @@ impl Context {
     /// The port as last seen.
     pub(crate) fn port_attributes(&self) -> PortAttributes {
         let seen = self.state.lock().unwrap_or_else(PoisonError::into_inner).0;
-        PortAttributes { number: self.port, pkey_index: self.pkey_index, ..seen }
+        PortAttributes { number: self.port, ..seen }
     }
 
     /// The rows of the port's tables that queue pairs are in.
@@ -158,7 +153,7 @@ impl Context {
             attr.grh = abi::GlobalRoute {
                 dgid: abi::RawGid(gid.to_bytes()),
                 flow_label,
-                sgid_index: self.gid_index,
+                sgid_index: self.port_attributes().gid_index,
                 hop_limit,
                 traffic_class,
             };
@@ -212,7 +207,13 @@ impl Context {
             event::DEVICE_FATAL => AsyncEvent::DeviceFatal,
             event::PORT_ACTIVE => AsyncEvent::PortUp,
             event::PORT_ERR => AsyncEvent::PortDown,
-            event::LID_CHANGE | event::GID_CHANGE => AsyncEvent::AddressChanged,
+            // A subnet manager that has begun anew may have changed any of them.
+            event::LID_CHANGE
+            | event::GID_CHANGE
+            | event::PKEY_CHANGE
+            | event::CLIENT_REREGISTER => AsyncEvent::AddressChanged,
+            // It takes no receives any more, and so neither do its queue pairs.
+            event::SRQ_ERR => AsyncEvent::DeviceFatal,
             _ => return None,
         };
         if matches!(told, AsyncEvent::PortUp | AsyncEvent::AddressChanged) {
@@ -221,11 +222,28 @@ impl Context {
         Some(told)
     }
 
-    /// Looks at the port again; what cannot be read stays as it was.
+    /// Looks at the port again; what cannot be read, or is not there now, stays as it was.
     fn refresh(&self) {
-        let Ok(attributes) = query_port(&self.api, self.raw, self.port) else { return };
-        let Ok(gid) = query_gid(&self.api, self.raw, self.port, self.gid_index) else { return };
-        let seen = port_attributes(&attributes, gid, self.gid_index);
+        let (api, raw, name) = (&self.api, self.raw, &self.attributes.name);
+        let Ok(attributes) = query_port(api, raw, self.port) else { return };
+        let before = self.port_attributes();
+        let rows = gid_rows(api, raw, name, self.port, &attributes);
+        let is_ethernet = attributes.link_layer == abi::LINK_LAYER_ETHERNET;
+        let gid = abi::RawGid(before.gid.to_bytes());
+        let Some(row) = gid::choose(&rows, self.wanted_gid, Some(gid), is_ethernet) else {
+            return tracing::warn!(
+                device = name, port = self.port, gid = %before.gid,
+                "no row of the GID table can be sent from: no connection is made until one comes"
+            );
+        };
+        let mut seen = port_attributes(&attributes, row.gid, row.index);
+        let is_own = |index: &u16| query_pkey(api, raw, self.port, *index) == Some(self.pkey);
+        let own = Some(before.pkey_index).filter(is_own);
+        seen.0.pkey_index =
+            own.or_else(|| (0..attributes.pkey_tbl_len).find(is_own)).unwrap_or(before.pkey_index);
+        if (seen.0.gid, seen.0.gid_index) != (before.gid, before.gid_index) {
+            tracing::info!(device = name, port = self.port, gid = %seen.0.gid, row = row.index, "GID");
+        }
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 }
@@ -284,28 +302,16 @@ impl<'a> Opened<'a> {
         attributes: &abi::PortAttr,
     ) -> Result<(u8, abi::RawGid), OpenError> {
         let device = || self.name.clone();
-        let last = u8::try_from(attributes.gid_tbl_len.max(1) - 1).unwrap_or(u8::MAX);
-        let row = |index| {
-            let gid = query_gid(self.api, self.raw, port, index).ok()?;
-            let is_v2 = gid::is_v2(&self.name, port, index);
-            (gid != abi::RawGid::default()).then_some(Row { index, gid, is_v2 })
-        };
-        let rows: Vec<Row> = (0..=last).filter_map(row).collect();
+        let rows = gid_rows(self.api, self.raw, &self.name, port, attributes);
         let is_ethernet = attributes.link_layer == abi::LINK_LAYER_ETHERNET;
-        match config.gid_index {
-            Some(index) => {
-                rows.iter().find(|row| row.index == index).map(|row| (index, row.gid)).ok_or_else(
-                    || {
-                        let known = gid::indices(&rows);
-                        OpenError::EmptyGid { device: device(), port, index, known }
-                    },
-                )
+        match (gid::choose(&rows, config.gid_index, None, is_ethernet), config.gid_index) {
+            (Some(row), _) => Ok((row.index, row.gid)),
+            (None, Some(index)) => {
+                let known = gid::indices(&rows);
+                Err(OpenError::EmptyGid { device: device(), port, index, known })
             }
-            None if is_ethernet => gid::best(&rows)
-                .map(|row| (row.index, row.gid))
-                .ok_or_else(|| OpenError::NoGid { device: device(), port }),
-            // The first row of an InfiniBand port is that of its GUID.
-            None => Ok(rows.first().map_or_else(Default::default, |row| (row.index, row.gid))),
+            (None, None) if is_ethernet => Err(OpenError::NoGid { device: device(), port }),
+            (None, None) => Ok(Default::default()),
         }
     }
 
@@ -315,19 +321,14 @@ impl<'a> Opened<'a> {
         config: &Config,
         port: u8,
         attributes: &abi::PortAttr,
-    ) -> Result<(), OpenError> {
+    ) -> Result<u16, OpenError> {
         /// The bit of full members.
         const FULL: u16 = 0x8000;
         let (device, index) = (self.name.clone(), config.pkey_index);
-        let mut pkey = 0;
         let is_row = index < attributes.pkey_tbl_len.max(1);
-        // SAFETY: the context is open; the library writes one key.
-        let read = is_row.then(|| unsafe {
-            (self.api.ibv_query_pkey)(self.raw.as_ptr(), port, index.into(), &raw mut pkey)
-        });
-        match (read, u16::from_be(pkey)) {
-            (Some(0), pkey) if pkey & FULL != 0 => Ok(()),
-            (Some(0), pkey) if pkey != 0 => Err(OpenError::LimitedPkey { device, port, pkey }),
+        match is_row.then(|| query_pkey(self.api, self.raw, port, index)).flatten() {
+            Some(pkey) if pkey & FULL != 0 => Ok(pkey),
+            Some(pkey) if pkey != 0 => Err(OpenError::LimitedPkey { device, port, pkey }),
             _ => Err(OpenError::NoPkey { device, port, index }),
         }
     }
@@ -359,12 +360,13 @@ impl<'a> Opened<'a> {
         config: &Config,
         port: u8,
         attributes: &abi::PortAttr,
-    ) -> Result<(Context, Limits), OpenError> {
-        self.check_pkey(config, port, attributes)?;
+    ) -> Result<Context, OpenError> {
+        let pkey = self.check_pkey(config, port, attributes)?;
         let (gid_index, gid) = self.choose_gid(config, port, attributes)?;
         let ops = self.ops()?;
         self.unblock_events()?;
         let device = self.device_attributes()?;
+        let (seen, needs_grh) = port_attributes(attributes, gid, gid_index);
         let context = Context {
             api: *self.api,
             ops,
@@ -372,14 +374,16 @@ impl<'a> Opened<'a> {
             attributes: nic_attributes(&self.name, &device, attributes),
             is_rxe: device.vendor_id == VENDOR_RXE,
             port,
-            pkey_index: config.pkey_index,
-            gid_index,
-            state: Mutex::new(port_attributes(attributes, gid, gid_index)),
+            wanted_gid: config.gid_index,
+            pkey,
+            state: Mutex::new((
+                PortAttributes { pkey_index: config.pkey_index, ..seen },
+                needs_grh,
+            )),
         };
         // The context closes it now.
         core::mem::forget(self);
-        let srq_requests_max = u32::try_from(device.max_srq_wr).unwrap_or(0);
-        Ok((context, Limits { srq_requests_max }))
+        Ok(context)
     }
 }
 
@@ -421,6 +425,31 @@ fn query_gid(
     Ok(gid)
 }
 
+/// The key in a row of the P_Key table.
+fn query_pkey(api: &Api, raw: NonNull<abi::Context>, port: u8, index: u16) -> Option<u16> {
+    let mut pkey = 0;
+    // SAFETY: the context is open; the library writes one key.
+    let result = unsafe { (api.ibv_query_pkey)(raw.as_ptr(), port, index.into(), &raw mut pkey) };
+    (result == 0).then_some(u16::from_be(pkey))
+}
+
+/// Rows of the GID table that are in use.
+fn gid_rows(
+    api: &Api,
+    raw: NonNull<abi::Context>,
+    device: &str,
+    port: u8,
+    attributes: &abi::PortAttr,
+) -> Vec<Row> {
+    let last = u8::try_from(attributes.gid_tbl_len.max(1) - 1).unwrap_or(u8::MAX);
+    let row = |index| {
+        let gid = query_gid(api, raw, port, index).ok().filter(|gid| *gid != Default::default())?;
+        let is_v2 = gid::is_v2(device, port, index);
+        Some(Row { index, gid, is_v2, is_here: gid::is_here(device, port, index) })
+    };
+    (0..=last).filter_map(row).collect()
+}
+
 fn port_attributes(
     attributes: &abi::PortAttr,
     abi::RawGid(gid): abi::RawGid,
@@ -451,7 +480,7 @@ fn nic_attributes(name: &str, device: &abi::DeviceAttr, port: &abi::PortAttr) ->
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
     let byte = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(0);
     let mut capabilities = Capabilities::UD | Capabilities::CQ_ACCOUNTING | Capabilities::LOOPBACK;
-    capabilities.set(Capabilities::SRQ, device.max_srq > 0);
+    capabilities.set(Capabilities::SRQ, device.max_srq > 0 && device.max_srq_wr > 0);
     capabilities.set(Capabilities::ATOMICS, device.atomic_cap > 0);
     let sges = match device.max_sge_rd {
         0 => device.max_sge,
@@ -462,6 +491,9 @@ fn nic_attributes(name: &str, device: &abi::DeviceAttr, port: &abi::PortAttr) ->
         capabilities,
         cqes_max: count(device.max_cqe),
         requests_max: count(device.max_qp_wr).min(REQUESTS_MAX),
+        srq_entries_max: if device.max_srq > 0 { count(device.max_srq_wr) } else { 0 }
+            .min(REQUESTS_MAX),
+        srq_sges_max: byte(device.max_srq_sge),
         sges_max: byte(sges),
         // Found out by `nic::open`.
         inline_bytes_max: 0,
@@ -507,7 +539,7 @@ impl<'a> List<'a> {
     /// The device called `name`; every device, if that is empty.
     fn matching(&self, name: &str) -> Result<Vec<(*mut abi::Device, &str)>, OpenError> {
         if self.names.is_empty() {
-            return Err(OpenError::NoDevice);
+            return Err(no_device(&kernel_devices(), has_nodes()));
         }
         let all = self.names.iter().map(|(device, known)| (*device, known.as_str()));
         let found: Vec<_> = all.filter(|(_, known)| name.is_empty() || *known == name).collect();
@@ -520,9 +552,51 @@ impl<'a> List<'a> {
     }
 }
 
+/// Why libibverbs lists no device: it leaves those out, without a word, whose node is missing or that no library
+/// drives. Source: rdma-core `libibverbs/init.c`, `try_access_device` and `match_driver`.
+fn no_device(kernel: &[String], has_nodes: bool) -> OpenError {
+    let devices = kernel.join(", ");
+    match (kernel, has_nodes) {
+        ([], _) => OpenError::NoDevice,
+        (_, false) => OpenError::NoNode { devices },
+        (_, true) => OpenError::NoProvider { devices },
+    }
+}
+
+/// Names of devices that the kernel has.
+fn kernel_devices() -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(gid::sysfs().join("class/infiniband")) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// Whether this process sees the node of any device.
+fn has_nodes() -> bool {
+    let entries = std::fs::read_dir("/dev/infiniband");
+    let mut names = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
+    names.any(|name| name.to_string_lossy().starts_with("uverbs"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_the_library_leaves_out_has_a_remedy() {
+        let kernel = ["mlx5_0".to_owned(), "mlx5_1".to_owned()];
+        let told = |kernel: &[String], has_nodes| no_device(kernel, has_nodes).to_string();
+        assert!(told(&[], false).contains("no RDMA device"));
+        let container = told(&kernel, false);
+        assert!(
+            container.contains("mlx5_0, mlx5_1") && container.contains("--device"),
+            "{container}"
+        );
+        assert!(told(&kernel, true).contains("ibverbs-providers"));
+    }
 
     #[test]
     fn states_without_traffic_have_a_remedy() {

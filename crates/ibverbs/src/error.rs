@@ -23,6 +23,24 @@ pub enum OpenError {
          no library drives it (Debian: ibverbs-providers)"
     )]
     NoDevice,
+    /// The kernel has devices, and this process no nodes of them.
+    #[error(
+        "the kernel has RDMA devices ({devices}), and /dev/infiniband/uverbs* are missing here: in a container pass \
+         `--device /dev/infiniband`; else load the kernel module ib_uverbs"
+    )]
+    NoNode {
+        /// Their names.
+        devices: String,
+    },
+    /// The kernel has devices that no library drives.
+    #[error(
+        "the kernel has RDMA devices ({devices}), and no library drives them: install ibverbs-providers (Debian) or \
+         rdma-core"
+    )]
+    NoProvider {
+        /// Their names.
+        devices: String,
+    },
     /// There is no device of that name.
     #[error("there is no RDMA device `{name}`; there are: {known}")]
     UnknownDevice {
@@ -166,9 +184,11 @@ impl OpenError {
     pub fn outlook(&self) -> Outlook {
         match self {
             Self::PortDown { .. } | Self::NoGid { .. } | Self::NoPkey { .. } => Outlook::Soon,
-            Self::List(_) | Self::NoDevice | Self::UnknownDevice { .. } | Self::Query { .. } => {
-                Outlook::Later
-            }
+            Self::List(_)
+            | Self::NoDevice
+            | Self::NoNode { .. }
+            | Self::UnknownDevice { .. }
+            | Self::Query { .. } => Outlook::Later,
             Self::Device { cause, .. } if is_of_the_moment(cause) => Outlook::Later,
             _ => Outlook::Never,
         }

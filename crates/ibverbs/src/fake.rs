@@ -30,6 +30,8 @@ pub(crate) struct Fake {
     pub(crate) port_state: c_int,
     pub(crate) gids: Vec<RawGid>,
     pub(crate) pkey: u16,
+    /// Events of the port that nobody has taken.
+    pub(crate) port_events: VecDeque<c_int>,
     /// Requests that `post_send` takes before it refuses one.
     pub(crate) takes: usize,
     /// Numbers of buffers of shared receive queues.
@@ -51,6 +53,7 @@ thread_local! {
         port_state: port_state::ACTIVE,
         gids: vec![RawGid([1; 16])],
         pkey: 0xffff,
+        port_events: VecDeque::new(),
         takes: usize::MAX,
         buffers: VecDeque::new(),
         live: 0,
@@ -138,7 +141,8 @@ extern "C" fn query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
     let attr = unsafe { &mut *attr };
     (attr.max_qp_wr, attr.max_sge, attr.max_sge_rd) = (64, 8, 4);
     (attr.max_cqe, attr.max_qp_rd_atom, attr.max_qp_init_rd_atom) = (255, 16, 300);
-    (attr.max_srq, attr.max_srq_wr, attr.phys_port_cnt) = (1, 64, 1);
+    (attr.max_srq, attr.max_srq_wr, attr.phys_port_cnt) = (1, 48, 1);
+    attr.max_srq_sge = 2;
     0
 }
 
@@ -263,8 +267,11 @@ extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
     destroy(ah.cast::<u64>())
 }
 
-extern "C" fn get_async_event(_: *mut Context, _: *mut AsyncEvent) -> c_int {
-    -1
+extern "C" fn get_async_event(_: *mut Context, event: *mut AsyncEvent) -> c_int {
+    let Some(event_type) = with(|fake| fake.port_events.pop_front()) else { return -1 };
+    // SAFETY: the caller's structure.
+    unsafe { *event = AsyncEvent { element: ptr::null_mut(), event_type } };
+    0
 }
 
 extern "C" fn ack_async_event(_: *mut AsyncEvent) {}

@@ -33,7 +33,7 @@ pub fn open(config: &Config) -> Result<Nic, OpenError> {
 }
 
 pub(crate) fn open_with(api: Api, config: &Config) -> Result<Nic, OpenError> {
-    let (mut context, _) = Context::open(api, config, |_| true)?;
+    let mut context = Context::open(api, config, |_| true)?;
     // As large as is tried, so that the probe may ask for it.
     context.attributes.inline_bytes_max = INLINE_BYTES[0];
     let context = Arc::new(context);
@@ -200,6 +200,42 @@ mod tests {
         assert!(nic.poll_event().is_none());
         drop((nic, pd, mr));
         fake::with(|fake| assert_eq!(fake.live, 0, "objects are left"));
+    }
+
+    /// A shared receive queue has limits of its own.
+    #[test]
+    fn shared_receive_queues_are_as_the_device_makes_them() {
+        let nic = fake();
+        let pd = nic.alloc_pd().unwrap();
+        let asked = |entries, sges_max| nic.create_srq(&pd, &SrqConfig { entries, sges_max });
+        assert!(asked(48, 2).is_ok());
+        let refused = asked(49, 1).map(drop).unwrap_err();
+        assert!(matches!(refused, CreateError::Size { asked: 49, .. }), "{refused}");
+        let refused = asked(4, 3).map(drop).unwrap_err();
+        assert!(matches!(refused, CreateError::Size { asked: 3, .. }), "{refused}");
+    }
+
+    /// An interface that was down has its addresses in other rows.
+    #[test]
+    fn a_port_goes_on_with_its_address_in_whichever_row_it_comes_back() {
+        use crate::abi::event;
+        let nic = fake();
+        let happens = |event, gids: Vec<RawGid>| {
+            fake::with(|fake| (fake.gids, fake.port_events) = (gids, [event].into()));
+            let told = nic.poll_event();
+            (told, nic.port().gid.to_bytes()[0], nic.port().gid_index)
+        };
+        let [none, own, other] = [[0; 16], [1; 16], [2; 16]].map(RawGid);
+        let changed = Some(AsyncEvent::AddressChanged);
+        assert_eq!(happens(event::GID_CHANGE, vec![none]), (changed, 1, 0), "it may come back");
+        assert_eq!(happens(event::GID_CHANGE, vec![none, other, own]), (changed, 1, 2));
+        let sent_from = nic.context.ah_attr(&nic.address()).grh.sgid_index;
+        assert_eq!(sent_from, 2);
+        assert_eq!(happens(event::GID_CHANGE, vec![other]), (changed, 2, 0), "it is gone for good");
+        let up = Some(AsyncEvent::PortUp);
+        assert_eq!(happens(event::PORT_ACTIVE, vec![none, other]), (up, 2, 1));
+        let fatal = Some(AsyncEvent::DeviceFatal);
+        assert_eq!(happens(event::SRQ_ERR, vec![other]).0, fatal);
     }
 
     #[test]

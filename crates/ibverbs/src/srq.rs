@@ -175,12 +175,11 @@ impl Srq {
         if config.entries == 0 {
             return Err(size("it needs at least one entry"));
         }
-        let capacity = config.entries.min(context.attributes.requests_max);
-        let capacity = u16::try_from(capacity)
+        let capacity = u16::try_from(config.entries)
             .ok()
-            .filter(|&capacity| u32::from(capacity) == config.entries)
+            .filter(|_| config.entries <= context.attributes.srq_entries_max)
             .ok_or(size("it exceeds the device"))?;
-        if config.sges_max > context.attributes.sges_max {
+        if config.sges_max > context.attributes.srq_sges_max {
             let (what, asked) = ("scatter list", u64::from(config.sges_max));
             return Err(CreateError::Size { what, asked, limit: "the device has fewer entries" });
         }

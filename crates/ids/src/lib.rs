@@ -163,6 +163,12 @@ impl Gid {
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
+
+    /// Whether it is an IPv4 address (`::ffff:a.b.c.d`). No route leads from such a GID to one that is none.
+    #[must_use]
+    pub const fn is_ipv4(self) -> bool {
+        core::net::Ipv6Addr::from_bits(u128::from_be_bytes(self.0)).to_ipv4_mapped().is_some()
+    }
 }
 
 impl fmt::Display for Gid {

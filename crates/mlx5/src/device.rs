@@ -66,7 +66,7 @@ pub struct SrqRequest {
     ///
     /// libmlx5 does not say how large the ring is that it makes. It makes one of `2n + 1` entries, rounded up
     /// to a power of two, for `n` that it is asked for. So its device asks for `R / 2 - 1` to get `R`, and
-    /// refuses what exceeds the limit of the adapter then.
+    /// refuses an `R` that exceeds the adapter's largest ring, for which libmlx5 would make half of it.
     pub buffers: u16,
     /// Base-2 logarithm of the bytes per entry, at least 5.
     pub log_stride: u8,

@@ -77,6 +77,8 @@ fn attributes(device: &impl Device, options: Options) -> NicAttributes {
     };
     NicAttributes {
         requests_max: own.requests_max.min(sq::BLOCKS_MAX),
+        srq_entries_max: own.srq_entries_max.min(rq::ENTRIES_MAX - 1),
+        srq_sges_max: own.srq_sges_max.min(OCTOWORDS_MAX - 1),
         cqes_max: own.cqes_max.min(CQES_MAX),
         sges_max: own.sges_max.min(sq::SGES_MAX),
         inline_bytes_max: own.inline_bytes_max.min(sq::INLINE_BYTES_MAX),
@@ -361,9 +363,14 @@ impl<D: Device> verbs::Nic for Nic<D> {
     }
 
     fn create_srq(&self, pd: &D::Pd, config: &SrqConfig) -> Result<Srq<D>, CreateError> {
+        let what = "shared receive queue";
+        let NicAttributes { srq_entries_max, srq_sges_max, .. } = *self.attributes;
         let size = RecvSize { requests: config.entries, sges_max: config.sges_max };
-        let max = self.entries_max(rq::ENTRIES_MAX) / 2;
-        let mut shape = recv_shape("shared receive queue", size, 1, max)?;
+        if size.requests > srq_entries_max || size.sges_max > srq_sges_max {
+            let (asked, limit) = (u64::from(config.entries), "it exceeds the device");
+            return Err(CreateError::Size { what, asked, limit });
+        }
+        let mut shape = recv_shape(what, size, 1, rq::ENTRIES_MAX)?;
         // One entry more than buffers: see `srq`.
         shape.log_entries = (shape.requests + 1).next_power_of_two().ilog2().to_le_bytes()[0];
         let log_stride = shape.log_octowords + LOG_OCTOWORD_BYTES;

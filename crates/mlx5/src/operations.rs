@@ -5,10 +5,10 @@ use core::time::Duration;
 use std::time::Instant;
 
 use verbs::{
-    Access, CompletionQueue as _, CqConfig, CreateError, Destination, InitAttr, MemoryError,
-    MemoryRegion as _, ModifyError, Nic as _, Op, Payload, PostRecvError, PostSendError, Psn, QKey,
-    QpConfig, QueuePair as _, RcPeer, RecvSize, RnrTimer, RtrAttr, RtsAttr, SendRequest, SendSize,
-    Transition, Transport,
+    Access, Capabilities, CompletionQueue as _, CqConfig, CreateError, Destination, InitAttr,
+    MemoryError, MemoryRegion as _, ModifyError, Nic as _, Op, Payload, PostRecvError,
+    PostSendError, Psn, QKey, QpConfig, QueuePair as _, RcPeer, RecvSize, RnrTimer, RtrAttr,
+    RtsAttr, SendRequest, SendSize, Transition, Transport,
 };
 
 use crate::{Cq, Nic, Qp, device::Device};
@@ -86,7 +86,8 @@ impl<D: Device> End<D> {
         config.send = SendSize { requests: 16, sges_max: 2, inline_bytes_max: 64 };
         config.recv = RecvSize { requests: 16, sges_max: 2 };
         let mut qp = nic.create_qp(pd, &config)?;
-        qp.modify(&Transition::Init(InitAttr { access: OPEN, qkey: QKEY }))?;
+        let access = OPEN.of_queue_pairs(nic.attributes().capabilities);
+        qp.modify(&Transition::Init(InitAttr { access, qkey: QKEY }))?;
         Ok(Self { qp, sends, recvs })
     }
 
@@ -208,5 +209,8 @@ fn connected<D: Device>(
         let request = SendRequest::signaled(op);
         run([&mut from, &mut to], memory, name, &request, takes_receive)
     };
-    all.into_iter().map(one).collect()
+    // Queue pairs of a NIC without atomics do not grant them.
+    let has_atomics = nic.attributes().capabilities.contains(Capabilities::ATOMICS);
+    let is_atomic = |op: &Op<'_>| matches!(op, Op::CompareSwap { .. } | Op::FetchAdd { .. });
+    all.into_iter().filter(|(_, op, _)| has_atomics || !is_atomic(op)).map(one).collect()
 }

@@ -25,6 +25,8 @@ pub struct KernelDevice {
     driver: String,
     board: String,
     firmware: String,
+    /// As the kernel says it; -1: none.
+    numa_node: String,
     ports: Vec<Port>,
 }
 
@@ -61,6 +63,40 @@ impl KernelDevice {
         &self.driver
     }
 
+    /// NUMA node of its PCIe function; -1: none.
+    #[must_use]
+    pub fn numa_node(&self) -> &str {
+        &self.numa_node
+    }
+
+    /// Link layer of the first port that carries traffic, or of the first.
+    #[must_use]
+    pub fn link_layer(&self) -> &str {
+        let up = self.ports.iter().find(|port| port.state == "ACTIVE");
+        up.or(self.ports.first()).map_or("", |port| &port.link_layer)
+    }
+
+    /// Ports that carry no traffic: number, state, link layer.
+    pub fn ports_down(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        let down = self.ports.iter().filter(|port| port.state != "ACTIVE");
+        down.map(|port| (&*port.number, &*port.state, &*port.link_layer))
+    }
+
+    /// A device with one port, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn for_tests(name: &str, state: &str, link_layer: &str) -> Self {
+        let [driver, board, firmware, rate] = ["mlx5_core", "", "", ""].map(str::to_owned);
+        let port = Port {
+            number: "1".to_owned(),
+            state: state.to_owned(),
+            link_layer: link_layer.to_owned(),
+            rate,
+        };
+        let (name, numa_node) = (name.to_owned(), "0".to_owned());
+        Self { name, driver, board, firmware, numa_node, ports: vec![port] }
+    }
+
     /// Whether a port of it carries traffic.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -70,7 +106,7 @@ impl KernelDevice {
 
 impl fmt::Display for KernelDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, driver, board, firmware, ports } = self;
+        let Self { name, driver, board, firmware, ports, .. } = self;
         write!(f, "{name} (driver {driver}, board {board}, firmware {firmware})")?;
         for Port { number, state, link_layer, rate } in ports {
             write!(f, "; port {number}: {state}, {link_layer}, {rate}")?;
@@ -128,6 +164,7 @@ fn device(path: &Path, name: &str) -> KernelDevice {
         driver: driver.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         board: line(&path.join("hca_type")),
         firmware: line(&path.join("fw_ver")),
+        numa_node: line(&path.join("device/numa_node")),
         ports: names_in(&ports).unwrap_or_default().into_iter().map(port).collect(),
     }
 }

@@ -6,7 +6,7 @@ pub use ::ibverbs::{Config, KNOBS, Nic, OpenError, any, open};
 
 use config::Knob;
 
-use crate::{Opener, hardware, port};
+use crate::{Opener, port};
 
 /// Its name in the table.
 pub const NAME: &str = "ibverbs";
@@ -58,11 +58,6 @@ impl Opener for IbverbsOpener {
     fn label(&self) -> String {
         label(NAME, &self.0.device)
     }
-}
-
-/// Whether `name` is that of a device which the kernel lists.
-pub(crate) fn is_device(name: &str) -> bool {
-    hardware::devices().0.iter().any(|device| device.name() == name)
 }
 
 /// `settings`, and the device `name`.

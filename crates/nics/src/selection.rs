@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, env, fmt};
 use crate::{
     ALL, Kind, NicEntry, OpenError, Opener, SHARED_VARIABLES, Visitor, auto,
     either::Either,
+    hardware::{self, CONNECTX_DRIVER},
     hosts::HostsOpener,
     ibverbs::{self, IbverbsOpener},
     mlx5::Mlx5Opener,
@@ -26,7 +27,8 @@ enum Choice {
 }
 
 /// A NIC by name, with what is set about it. The name is looked up by [`Selection::with`]: it is one of the table,
-/// or that of an RDMA device of this machine, which means NIC `ibverbs` with that device.
+/// or that of an RDMA device of this machine, which means the NIC that `auto` would take for it: `mlx5` for a ConnectX,
+/// `ibverbs` for others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     name: String,
@@ -65,8 +67,10 @@ impl Selection {
     pub fn from_lookup(name: &str, lookup: impl Fn(&str) -> Option<String>) -> Self {
         // What is not in the table may be the name of a device.
         let is_known = ALL.iter().any(|entry| entry.name == name);
-        let entry = if is_known { name } else { ibverbs::NAME };
-        let is_meant = |known: &&NicEntry| known.name == entry || entry == auto::NAME;
+        let is_meant = |known: &&NicEntry| match is_known {
+            true => known.name == name || name == auto::NAME,
+            false => matches!(known.kind, Kind::Ibverbs | Kind::Mlx5),
+        };
         let knobs = ALL.iter().filter(is_meant).flat_map(|known| known.knobs);
         let shared = SHARED_VARIABLES.iter().filter(|_| name != SOFT);
         let variables = knobs.chain(port::KNOBS).map(|knob| knob.env).chain(shared.copied());
@@ -112,13 +116,18 @@ impl Selection {
                 let name = auto::choose(lookup).to_owned();
                 return Self { name, settings: self.settings.clone() }.choice();
             }
-            Err(_) if ibverbs::is_device(&self.name) => {
-                let settings = ibverbs::settings_of(&self.name, &self.settings);
-                let lookup = |variable: &str| settings.get(variable).cloned();
-                Choice::Hardware(First(IbverbsOpener::from_lookup(lookup)?))
-            }
-            Err(unknown) => return Err(unknown),
+            Err(unknown) => return self.device().ok_or(unknown)?.choice(),
         })
+    }
+
+    /// The NIC of the device that is called so.
+    fn device(&self) -> Option<Self> {
+        let devices = hardware::devices().0;
+        let device = devices.iter().find(|device| device.name() == self.name)?;
+        let is_connectx = device.driver() == CONNECTX_DRIVER;
+        let nic = if is_connectx { crate::mlx5::NAME } else { ibverbs::NAME };
+        let settings = ibverbs::settings_of(&self.name, &self.settings);
+        Some(Self { name: nic.to_owned(), settings })
     }
 
     fn entry(&self) -> Result<&'static NicEntry, OpenError> {

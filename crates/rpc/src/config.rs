@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use proto::copyrpc::{BATCHES_MAX, FlushPolicy, Geometry, GeometryError, SLOTS_MAX};
-use verbs::{AddressVector, PortRoute, RtsAttr};
+use verbs::{AddressVector, NicAttributes, PathClass, RtsAttr};
 
 use crate::{entropy::Entropy, receives::Refill};
 
@@ -147,6 +147,27 @@ pub enum ConfigError {
     /// The sizes of the ring do not fit each other.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// The NIC's largest shared receive queue has less than a receive for each peer.
+    #[error(
+        "a shared receive queue of this NIC has {entries} entries, which is less than one for each of {peers} peers: \
+         lower `peers_max` by more threads, raise `rnr_retry` to 7, or set `shared_receives` to false"
+    )]
+    Receives {
+        /// Entries of the largest queue.
+        entries: u16,
+        /// Peers that would share it.
+        peers: u16,
+    },
+    /// A peer's place has 15 bits in the immediate data of its batches.
+    #[error(
+        "a worker has at most {max} peers, not {asked}: let more threads share them (of a daemon: `COPYRPC_THREADS`)"
+    )]
+    Peers {
+        /// Peers of this worker.
+        asked: u16,
+        /// Most that are possible.
+        max: u16,
+    },
     /// Less or more than possible.
     #[error("`{what}` is {asked}; {min} to {max} are possible")]
     Range {
@@ -161,6 +182,8 @@ pub enum ConfigError {
     },
 }
 
+/// [`Config::rnr_retry`] of senders that never give up.
+const RNR_RETRY_FOR_EVER: u8 = 7;
 /// Entries that a receive queue can have.
 const RECEIVES_MAX: u16 = 1 << 15;
 /// Longest body that one READ can fetch: a scatter entry stays below 2 GiB.
@@ -169,14 +192,8 @@ const LARGE_BYTES_MAX: usize = (1 << 31) - 1;
 impl Config {
     /// Gives the way to a peer the service level and the traffic class of the settings.
     pub(crate) fn classify(&self, address: &mut AddressVector) {
-        if let Some(service_level) = self.service_level {
-            address.service_level = service_level;
-        }
-        if let (Some(class), PortRoute::Gid(route) | PortRoute::Global(_, route)) =
-            (self.traffic_class, &mut address.route)
-        {
-            route.traffic_class = class;
-        }
+        let Self { service_level, traffic_class, .. } = *self;
+        PathClass { service_level, traffic_class }.apply(address);
     }
 
     /// Sizes of the ring.
@@ -187,7 +204,7 @@ impl Config {
     pub fn geometry(&self) -> Result<Geometry, ConfigError> {
         let ranges = [
             ("dcis", self.dcis.into(), 1, 256),
-            ("peers_max", self.peers_max.into(), 1, usize::from(SLOTS_MAX)),
+            ("peers_max", self.peers_max.into(), 1, usize::from(u16::MAX)),
             ("large_bytes", self.large_bytes as usize, 0, LARGE_BYTES_MAX),
             ("calls_max", self.calls_max.into(), 1, usize::from(u16::MAX) - 1),
             ("receives", self.receives.into(), 1, RECEIVES_MAX.into()),
@@ -201,6 +218,9 @@ impl Config {
             if !(min..=max).contains(&asked) {
                 return Err(ConfigError::Range { what, asked, min, max });
             }
+        }
+        if self.peers_max > SLOTS_MAX {
+            return Err(ConfigError::Peers { asked: self.peers_max, max: SLOTS_MAX });
         }
         Ok(Geometry::new(self.ring_bytes, self.response_bytes, self.batch_bytes)?)
     }
@@ -223,19 +243,44 @@ impl Config {
         self.shared_receives || self.transport == TransportKind::Dc
     }
 
-    /// Entries of a receive queue.
-    pub(crate) fn receive_entries(&self) -> u16 {
-        let for_each = if self.is_shared() { self.peers_max.saturating_mul(4) } else { 1 };
-        self.receives.max(for_each.min(RECEIVES_MAX))
+    /// Entries of a receive queue on this NIC.
+    pub(crate) fn receive_entries(&self, nic: &NicAttributes) -> u16 {
+        let (for_each, nic_max) = if self.is_shared() {
+            (self.peers_max.saturating_mul(4), nic.srq_entries_max)
+        } else {
+            (1, nic.requests_max)
+        };
+        let entries = self.receives.max(for_each.min(RECEIVES_MAX));
+        entries.min(u16::try_from(nic_max).unwrap_or(u16::MAX))
     }
 
     /// Batches that each peer may have sent here and not been told that they were handled (rule
-    /// C3.6): its share of the receives that are posted at any time.
-    pub(crate) fn batches_max(&self) -> u16 {
-        let entries = self.receive_entries();
-        let posted = entries - (Refill::threshold(entries) - 1);
-        let sharers = if self.is_shared() { self.peers_max } else { 1 };
-        (posted / sharers).clamp(1, BATCHES_MAX)
+    /// C3.6): its share of the receives of a queue of `entries` that are posted at any time.
+    pub(crate) fn batches_max(&self, entries: u16) -> u16 {
+        (self.posted(entries) / self.sharers()).clamp(1, BATCHES_MAX)
+    }
+
+    /// Receives of a queue of `entries` that are posted at any time.
+    fn posted(&self, entries: u16) -> u16 {
+        entries - (Refill::threshold(entries) - 1)
+    }
+
+    fn sharers(&self) -> u16 {
+        if self.is_shared() { self.peers_max } else { 1 }
+    }
+
+    /// Refuses a queue with less than a receive for each peer, unless senders that find none try again for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Receives`].
+    pub(crate) fn check_receives(&self, nic: &NicAttributes) -> Result<(), ConfigError> {
+        let entries = self.receive_entries(nic);
+        let (posted, peers) = (self.posted(entries), self.sharers());
+        if posted >= peers || self.rnr_retry == RNR_RETRY_FOR_EVER {
+            return Ok(());
+        }
+        Err(ConfigError::Receives { entries, peers })
     }
 
     pub(crate) fn credit_delay_ns(&self) -> u64 {
@@ -245,29 +290,61 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use verbs::{Gid, GidRoute, Lid};
+    use verbs::{Gid, GidRoute, Lid, PortRoute};
 
     use super::*;
+
+    fn nic(srq_entries_max: u32) -> NicAttributes {
+        NicAttributes {
+            name: String::new(),
+            capabilities: verbs::Capabilities::all(),
+            cqes_max: 1 << 22,
+            requests_max: 1 << 15,
+            srq_entries_max,
+            srq_sges_max: 1,
+            sges_max: 1,
+            inline_bytes_max: 220,
+            cqe_payload_bytes_max: 0,
+            message_bytes_max: 1 << 30,
+            reads_max: 16,
+        }
+    }
 
     /// Rule C3.6: what all peers together may send never exceeds what is posted.
     #[test]
     fn each_peer_has_its_share_of_the_receives() {
+        let large = nic((1 << 15) - 1);
+        let share = |config: &Config| config.batches_max(config.receive_entries(&large));
         let shared = Config { receives: 16, peers_max: 4, ..Config::default() };
-        assert_eq!(shared.batches_max(), 3, "of 15: two go back together");
+        assert_eq!(share(&shared), 3, "of 15: two go back together");
         let own = Config { shared_receives: false, ..shared.clone() };
-        assert_eq!(own.batches_max(), 15);
+        assert_eq!(share(&own), 15);
         let dc = Config { transport: TransportKind::Dc, ..own };
-        assert_eq!(dc.batches_max(), 3);
-        assert_eq!(Config { receives: 2, ..shared.clone() }.batches_max(), 3, "four for each");
+        assert_eq!(share(&dc), 3);
+        assert_eq!(share(&Config { receives: 2, ..shared.clone() }), 3, "four for each");
         for peers_max in [1000, 8192, 20_000] {
             let many = Config { peers_max, ..shared.clone() };
-            let posted = u32::from(many.receive_entries()) * 7 / 8;
-            assert!(
-                u32::from(many.batches_max()) * u32::from(peers_max) <= posted,
-                "{peers_max} peers"
-            );
+            let posted = u32::from(many.receive_entries(&large)) * 7 / 8;
+            assert!(u32::from(share(&many)) * u32::from(peers_max) <= posted, "{peers_max} peers");
         }
-        assert_eq!(Config::default().batches_max(), 14);
+        assert_eq!(share(&Config::default()), 14);
+    }
+
+    /// A small adapter, or more peers than entries: the queue is as long as it can be.
+    #[test]
+    fn no_queue_is_longer_than_the_nic_makes_it() {
+        let small = nic((1 << 12) - 1);
+        let many = Config { peers_max: 2000, ..Config::default() };
+        assert_eq!(many.receive_entries(&small), 4095);
+        assert_eq!(many.batches_max(4095), 1);
+        assert_eq!(many.check_receives(&small), Ok(()));
+        let most = Config { peers_max: 1 << 15, ..Config::default() };
+        assert_eq!(most.receive_entries(&nic((1 << 15) - 1)), 32_767);
+        assert_eq!(most.check_receives(&small), Ok(()), "senders try again for ever");
+        let told = Config { rnr_retry: 6, ..most }.check_receives(&small).unwrap_err();
+        assert_eq!(told, ConfigError::Receives { entries: 4095, peers: 1 << 15 });
+        let own = Config { shared_receives: false, receives: 1 << 15, ..Config::default() };
+        assert_eq!(own.receive_entries(&small), 1 << 15, "not shared");
     }
 
     #[test]
@@ -298,6 +375,11 @@ mod tests {
         let beyond = Config { large_bytes: 1 << 31, ..Config::default() };
         let error = beyond.geometry().unwrap_err();
         assert_eq!(error.to_string(), "`large_bytes` is 2147483648; 0 to 2147483647 are possible");
+        let peers = Config { peers_max: 65_534, ..Config::default() };
+        let error = peers.geometry().unwrap_err().to_string();
+        assert!(
+            error.contains("at most 32768 peers, not 65534") && error.contains("COPYRPC_THREADS")
+        );
         let many = Config { retry_count: 8, ..Config::default() };
         let error = many.geometry().unwrap_err();
         assert_eq!(error.to_string(), "`retry_count` is 8; 0 to 7 are possible");

@@ -175,7 +175,8 @@ impl<N: Nic> Client<N> {
         if self.server.is_some() || self.is_closed {
             return Err(ConnectError::NotNew);
         }
-        let contact = Contact::parse(theirs)?;
+        let mut contact = Contact::parse(theirs)?;
+        self.config.class.apply(&mut contact.endpoint.address);
         let theirs = contact.block_bytes;
         let max = self.config.block_bytes_max;
         if theirs > max || theirs as usize != self.block_bytes || contact.slots != self.slots {

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use proto::scalerpc::{HEADER_BYTES, SLOTS_MAX, server};
+use verbs::PathClass;
 
 /// How a server notices requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,6 +38,8 @@ pub struct ServerConfig {
     pub detection: Detection,
     /// Completions taken per poll.
     pub burst: u32,
+    /// Service level and traffic class of what is sent.
+    pub class: PathClass,
 }
 
 impl Default for ServerConfig {
@@ -51,6 +54,7 @@ impl Default for ServerConfig {
             regroup_rotations: 100,
             detection: Detection::Immediate,
             burst: 64,
+            class: PathClass::default(),
         }
     }
 }
@@ -103,11 +107,13 @@ pub struct ClientConfig {
     pub slots_max: u8,
     /// Longest block that it accepts.
     pub block_bytes_max: u32,
+    /// Service level and traffic class of what is sent.
+    pub class: PathClass,
 }
 
 impl Default for ClientConfig {
     fn default() -> Self {
-        Self { slots_max: SLOTS_MAX, block_bytes_max: 1 << 26 }
+        Self { slots_max: SLOTS_MAX, block_bytes_max: 1 << 26, class: PathClass::default() }
     }
 }
 

@@ -11,6 +11,15 @@ pub enum OpenError {
     /// A setting is not possible.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The end of a block is read as the sign that all of it is there, which this NIC does not promise.
+    #[error(
+        "device `{device}` does not place the bytes of a WRITE in order, so the end of a block says nothing of the rest: \
+         requests are noticed by `Detection::Immediate` alone"
+    )]
+    Unordered {
+        /// Its name.
+        device: String,
+    },
     /// The NIC refused a queue.
     #[error("cannot create queues: {0}")]
     Create(#[from] CreateError),

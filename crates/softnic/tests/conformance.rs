@@ -11,7 +11,7 @@ use std::{
 };
 
 use conformance::{NicPlace, Role, Testbed};
-use copyrpc_softnic::{Config, Drive, Nic, open};
+use copyrpc_softnic::{Config, Drive, Nic, Profile, open};
 use mlx5::{CqeSize, DoorbellMode, Options};
 use verbs::{Capabilities, LinkLayer};
 use world::{Faults, World};
@@ -43,7 +43,23 @@ fn virtual_faulty(place: &NicPlace) -> Nic {
     in_world(place, Faults { lose_one_in: 40, repeat_one_in: 20, delay_ns_max: 5_000 })
 }
 
+/// The same, and WRITEs that overtake others are placed at once.
+fn virtual_adaptive(place: &NicPlace) -> Nic {
+    let faults = Faults { delay_ns_max: 5_000, ..Faults::default() };
+    in_world_as(place, faults, Profile::AdaptiveRouting)
+}
+
+fn virtual_function(place: &NicPlace) -> Nic {
+    let (fabric, profile) = (place.fabric.clone(), Profile::VirtualFunction);
+    let config = Config { fabric, profile, ..Config::default() };
+    open(&config).unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn in_world(place: &NicPlace, faults: Faults) -> Nic {
+    in_world_as(place, faults, Profile::ConnectX)
+}
+
+fn in_world_as(place: &NicPlace, faults: Faults, profile: Profile) -> Nic {
     static WORLDS: Mutex<BTreeMap<String, Weak<World>>> = Mutex::new(BTreeMap::new());
     let mut worlds = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
     let world = worlds.get(&place.fabric).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -52,7 +68,7 @@ fn in_world(place: &NicPlace, faults: Faults) -> Nic {
         world
     });
     let lid = if place.role == Role::Client { 1 } else { 2 };
-    world.open(lid, &Config { card_mib: 16, ..Config::default() })
+    world.open(lid, &Config { card_mib: 16, profile, ..Config::default() })
 }
 
 fn thread_strict(place: &NicPlace) -> Nic {
@@ -70,6 +86,9 @@ const PATIENT: Testbed = Testbed {
 };
 /// Strict mode shuffles the bytes of a message, as a relaxed-ordering fabric does.
 const STRICT: Testbed = Testbed { absent: Capabilities::ORDERED_PLACEMENT, ..Testbed::FULL };
+/// A virtual function has no atomics.
+const VIRTUAL_FUNCTION: Testbed = Testbed { absent: Capabilities::ATOMICS, ..Testbed::FULL };
+const ADAPTIVE: Testbed = Testbed { absent: Capabilities::ORDERED_PLACEMENT, ..PATIENT };
 
 /// What entries of 64 bytes, or of 128, take of a payload, and that they report all the rest as usual.
 macro_rules! variants {
@@ -137,6 +156,7 @@ conformance::suite!(inline_drive, inline, TESTBED);
 conformance::suite!(inline_drive_strict, inline_strict, STRICT);
 conformance::suite!(thread_drive, thread, TESTBED);
 conformance::suite!(thread_drive_strict, thread_strict, STRICT);
+conformance::suite!(virtual_function, virtual_function, VIRTUAL_FUNCTION);
 
 /// A world is in one process.
 mod virtual_ports {
@@ -146,6 +166,10 @@ mod virtual_ports {
 mod virtual_ports_with_faults {
     use super::*;
     conformance::for_each_scenario!(conformance::suite_mode, threads, virtual_faulty, PATIENT);
+}
+mod virtual_ports_with_adaptive_routing {
+    use super::*;
+    conformance::for_each_scenario!(conformance::suite_mode, threads, virtual_adaptive, ADAPTIVE);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Access rights of a memory region.
 
+use crate::Capabilities;
+
 bitflags::bitflags! {
     /// Access rights of a memory region, or the remote rights of a queue pair.
     ///
@@ -21,6 +23,15 @@ bitflags::bitflags! {
 }
 
 impl Access {
+    /// Those that queue pairs of a NIC with these capabilities can grant: a kernel refuses rights to atomics that the
+    /// device has not, and relaxed ordering is a matter of memory.
+    #[must_use]
+    pub fn of_queue_pairs(self, capabilities: Capabilities) -> Self {
+        let has_atomics = capabilities.contains(Capabilities::ATOMICS);
+        let lacking = if has_atomics { Self::empty() } else { Self::REMOTE_ATOMIC };
+        self - Self::RELAXED_ORDERING - lacking
+    }
+
     /// Whether the combination is one that the specification allows.
     ///
     /// IBTA 10.6.3.1: remote write and remote atomic access imply local write access.

@@ -44,6 +44,29 @@ impl AddressVector {
     }
 }
 
+/// The class of what is sent: a lossless one, or the lane of a torus.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PathClass {
+    /// Service level; `None`: as addresses say.
+    pub service_level: Option<u8>,
+    /// Traffic class, where there is a global route header; `None`: as addresses say.
+    pub traffic_class: Option<u8>,
+}
+
+impl PathClass {
+    /// Gives the way to a peer this class.
+    pub fn apply(self, address: &mut AddressVector) {
+        if let Some(service_level) = self.service_level {
+            address.service_level = service_level;
+        }
+        if let (Some(class), PortRoute::Gid(route) | PortRoute::Global(_, route)) =
+            (self.traffic_class, &mut address.route)
+        {
+            route.traffic_class = class;
+        }
+    }
+}
+
 /// The address of a queue pair, which two programs exchange before they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpAddress {

@@ -33,7 +33,7 @@ mod qp_state;
 mod request;
 
 pub use access::Access;
-pub use address::{AddressVector, Destination, GidRoute, PortRoute, QpAddress};
+pub use address::{AddressVector, Destination, GidRoute, PathClass, PortRoute, QpAddress};
 pub use capabilities::Capabilities;
 pub use completion::{Completion, CompletionKind, Source, WcFailure, WcStatus};
 pub use config::{CqConfig, QpConfig, RecvSize, SendSize, SrqConfig};

@@ -50,6 +50,10 @@ pub struct NicAttributes {
     pub cqes_max: u32,
     /// Largest number of requests of a queue. A send queue of long requests may take fewer.
     pub requests_max: u32,
+    /// Largest number of buffers of a shared receive queue; 0: there is none.
+    pub srq_entries_max: u32,
+    /// Scatter entries that a buffer of a shared receive queue can have.
+    pub srq_sges_max: u8,
     /// Gather or scatter entries that a request of any kind can have.
     pub sges_max: u8,
     /// Bytes of inline payload that a request of any kind can have.

@@ -87,6 +87,10 @@ pub(crate) struct UverbsRunArgs {
     /// Link layer of the port: on InfiniBand it is addressed by LID, on RoCE by GID.
     #[arg(long, value_name = "LINK", default_value = "infiniband", value_parser = ["infiniband", "roce"])]
     pub(crate) link: String,
+    /// The adapter: `vf` has short queues and no atomics, and its InfiniBand port needs global route headers;
+    /// `adaptive-routing` places WRITEs that are under way in any order.
+    #[arg(long, value_name = "NAME", default_value = "connectx", value_parser = ["connectx", "vf", "adaptive-routing"])]
+    pub(crate) profile: String,
     /// The program and its arguments.
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,

@@ -8,7 +8,7 @@ use std::{
 use ::uverbs::{
     launch::{self, LaunchFiles, PARENT_ENV},
     matrix::{ROWS, Verdict},
-    process::{EXPLAIN_ENV, FABRIC_ENV, LENIENT, ROCE, STRICT_ENV},
+    process::{EXPLAIN_ENV, FABRIC_ENV, LENIENT, PROFILE_ENV, ROCE, STRICT_ENV},
 };
 use anyhow::Context as _;
 use verbs::LinkLayer;
@@ -41,6 +41,7 @@ fn start(args: &UverbsRunArgs) -> anyhow::Result<()> {
     if args.lenient {
         command.env(STRICT_ENV, LENIENT);
     }
+    command.env(PROFILE_ENV, &args.profile);
     command.env(PARENT_ENV, std::process::id().to_string());
     if let Some(fabric) = &args.fabric {
         command.env(FABRIC_ENV, fabric);

@@ -130,6 +130,18 @@ fn calls_are_measured_on_the_nic_that_auto_chooses() {
     assert!(text.contains("rpc/round-trip/56B") && text.contains(r#""nic":"mlx5""#), "{text}");
 }
 
+/// The name of a ConnectX means this project's driver, as `auto` does.
+#[test]
+fn the_name_of_a_connectx_means_its_driver() {
+    if is_skipped() || os::affinity::allowed_cores().unwrap().len() < 2 {
+        return;
+    }
+    let bench = ["bench", "rpc", "--quick", "--nic", "mlx5_0", "--json", "-"];
+    let cell = ["--cell", "rpc/round-trip/56B", "--runs", "1"];
+    let (works, text) = on_libmlx5("named", &[&bench[..], &cell].concat());
+    assert!(works && text.contains(r#""nic":"mlx5 (mlx5_0)""#), "{text}");
+}
+
 /// Whether a process runs: one that is dead and not waited for does not.
 fn runs(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -187,8 +187,9 @@ impl Setup {
         Self::of(Transport::Rc)
     }
 
-    fn init(&self) -> Transition {
-        Transition::Init(InitAttr { access: self.access, qkey: QKEY })
+    fn init<N: Nic>(&self, nic: &N) -> Transition {
+        let access = self.access.of_queue_pairs(nic.attributes().capabilities);
+        Transition::Init(InitAttr { access, qkey: QKEY })
     }
 
     fn rtr<N: Nic>(&self, nic: &N, path_mtu: Mtu, peer: Option<RcPeer>) -> Transition {
@@ -230,7 +231,7 @@ pub(super) fn connect<N: Nic>(side: &mut Side<N>, qp: &mut N::Qp, setup: &Setup)
     };
     let rq_psn = Psn::from_low_bits(low_u32(psn));
     let peer = RcPeer { qpn: theirs.qpn, address: theirs.address, rq_psn };
-    qp.modify(&setup.init())?;
+    qp.modify(&setup.init(&side.nic))?;
     qp.modify(&setup.rtr(&side.nic, path_mtu, Some(peer)))?;
     qp.modify(&setup.rts(&side.nic, sq_psn))?;
     ensure_eq!(qp.state(), QpState::Rts, "state after RESET, INIT, RTR, RTS");
@@ -250,7 +251,7 @@ pub(super) fn connect_local<N: Nic>(
     for (qp, peer) in [(a, ends[1]), (b, ends[0])] {
         let rq_psn = Psn::default();
         let peer = RcPeer { qpn: peer.qpn, address: peer.address, rq_psn };
-        qp.modify(&setup.init())?;
+        qp.modify(&setup.init(&side.nic))?;
         qp.modify(&setup.rtr(&side.nic, mtu, Some(peer)))?;
         qp.modify(&setup.rts(&side.nic, rq_psn))?;
     }
@@ -260,7 +261,7 @@ pub(super) fn connect_local<N: Nic>(
 /// Brings a UD queue pair or a DCI to RTS, a DCT to RTR.
 #[track_caller]
 pub(super) fn activate<N: Nic>(nic: &N, qp: &mut N::Qp, setup: &Setup) -> Verdict {
-    qp.modify(&setup.init())?;
+    qp.modify(&setup.init(nic))?;
     qp.modify(&setup.rtr(nic, nic.port().mtu, None))?;
     if setup.transport != Transport::Dct {
         qp.modify(&setup.rts(nic, Psn::default()))?;

@@ -32,6 +32,7 @@ pub(super) fn port_is_addressed_as_it_is_described<N: Nic>(side: &mut Side<N>) -
 fn requests<N: Nic>(side: &Side<N>, end: &End<N>) -> [Transition; 6] {
     let here = side.nic.endpoint(&end.qp);
     let itself = RcPeer { qpn: here.qpn, address: here.address, rq_psn: Psn::default() };
+    let access = OPEN.of_queue_pairs(side.nic.attributes().capabilities);
     let rtr = RtrAttr {
         path_mtu: side.nic.port().mtu,
         peer: (end.qp.transport() == Transport::Rc).then_some(itself),
@@ -40,7 +41,7 @@ fn requests<N: Nic>(side: &Side<N>, end: &End<N>) -> [Transition; 6] {
     };
     [
         Transition::Reset,
-        Transition::Init(InitAttr { access: OPEN, qkey: QKEY }),
+        Transition::Init(InitAttr { access, qkey: QKEY }),
         Transition::Rtr(rtr),
         Transition::Rts(RtsAttr { reads_out_max: 1, ..RtsAttr::default() }),
         Transition::Sqd,

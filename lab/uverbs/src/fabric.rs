@@ -46,6 +46,8 @@ const GOODBYE: u8 = 3;
 #[derive(Debug)]
 pub(crate) enum Frame {
     Packet(Packet),
+    /// One that has overtaken others, and comes again in its turn.
+    Early(Packet),
     Answer(ReplyPacket),
 }
 

@@ -42,6 +42,9 @@ pub const STRICT_ENV: &str = "COPYRPC_UVERBS_STRICT";
 /// The value of [`STRICT_ENV`] with which nothing is told.
 pub const LENIENT: &str = "0";
 
+/// Name of the adapter that the device is ([`softnic::Profile`]).
+pub const PROFILE_ENV: &str = "COPYRPC_UVERBS_PROFILE";
+
 /// Not empty: what is refused is told on standard error.
 pub const EXPLAIN_ENV: &str = "COPYRPC_UVERBS_EXPLAIN";
 
@@ -80,6 +83,11 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
+fn profile() -> softnic::Profile {
+    let named = std::env::var(PROFILE_ENV).ok().and_then(|name| softnic::Profile::named(&name));
+    named.unwrap_or_default()
+}
+
 fn is_strict() -> bool {
     std::env::var_os(STRICT_ENV).is_none_or(|value| value != LENIENT)
 }
@@ -100,7 +108,7 @@ fn engine() -> Option<&'static Mutex<Engine>> {
         let fabric = fabric();
         let is_roce = std::env::var_os(LINK_ENV).is_some_and(|link| link == ROCE);
         let link = if is_roce { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
-        match Engine::start(&fabric, link, is_strict()) {
+        match Engine::start(&fabric, link, profile(), is_strict()) {
             Ok(engine) => Some(Mutex::new(engine)),
             Err(error) => {
                 explain(format_args!("no software NIC: {error}"));

@@ -11,6 +11,7 @@ use daemon::{
 
 use nics::hardware;
 
+use super::network;
 use crate::{args::OnlyArgs, doctor::Finding, stat};
 use command::nic;
 
@@ -32,9 +33,12 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     ];
     let limits = read("/proc/self/limits");
     findings.push(descriptors(&limits, settings));
-    findings.push(pinned(&limits));
+    let devices = hardware::devices().0;
+    findings.extend(network::all(settings, limit(&limits, "Max locked memory"), &devices));
     findings.push(memory_limit(os::cgroup::memory_limit_bytes(), settings));
-    findings.push(huge_pages(&read("/sys/kernel/mm/transparent_hugepage/enabled")));
+    // Rings are shared memory, which the other file beside it says nothing of.
+    let transparent = read("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    findings.push(huge_pages(&transparent, &read("/proc/meminfo")));
     findings.push(clock(&read("/sys/devices/system/clocksource/clocksource0/current_clocksource")));
     let nic = nic::describe(&nic::selected(settings));
     let mapping_bytes = nic.as_ref().map_or(0, |description| description.mapping_bytes);
@@ -153,19 +157,6 @@ fn descriptors(limits: &str, settings: &Settings) -> Finding {
     }
 }
 
-fn pinned(limits: &str) -> Finding {
-    match limit(limits, "Max locked memory") {
-        Some(limit) if limit < PINNED_BYTES_MIN => Finding::note(
-            "locked memory",
-            format!("{} KiB", limit >> 10),
-            "enough for the software NIC; a hardware NIC pins its rings: raise `ulimit -l` (systemd: \
-             LimitMEMLOCK; containers: --ulimit memlock)",
-        ),
-        Some(limit) => Finding::fine("locked memory", format!("{} MiB", limit >> 20)),
-        None => Finding::fine("locked memory", "unlimited"),
-    }
-}
-
 fn memory_limit(limit_bytes: Option<u64>, settings: &Settings) -> Finding {
     let Some(bytes) = limit_bytes else { return Finding::fine("memory limit", "none") };
     let found = format!("{} MiB for this control group", bytes >> 20);
@@ -185,15 +176,19 @@ fn memory_limit(limit_bytes: Option<u64>, settings: &Settings) -> Finding {
     Finding::fine("memory limit", found)
 }
 
-fn huge_pages(enabled: &str) -> Finding {
-    let chosen = enabled.split(['[', ']']).nth(1).unwrap_or("unknown");
+fn huge_pages(transparent: &str, meminfo: &str) -> Finding {
+    let chosen = transparent.split(['[', ']']).nth(1).unwrap_or("unknown");
+    let free = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
+    let free: u64 = free.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+    let found = format!("{free} reserved; transparent ones of shared memory: {chosen}");
     match chosen {
-        "always" | "madvise" => Finding::fine("huge pages", chosen),
-        other => Finding::note(
+        "always" | "within_size" | "advise" | "force" => Finding::fine("huge pages", found),
+        _ if free > 0 => Finding::fine("huge pages", found),
+        _ => Finding::note(
             "huge pages",
-            other,
-            "rings use small pages, which costs a few TLB misses; `echo madvise` to \
-             /sys/kernel/mm/transparent_hugepage/enabled helps",
+            found,
+            "regions of a NIC have small pages, of which it translates each; `echo advise` to \
+             /sys/kernel/mm/transparent_hugepage/shmem_enabled helps, or vm.nr_hugepages",
         ),
     }
 }
@@ -332,8 +327,7 @@ mod tests {
         );
         assert_eq!(descriptors(LIMITS, &settings(&[("clients-max", "16")])).verdict, Verdict::Fine);
         assert!(descriptors("", &settings(&[])).found.starts_with("unlimited, 2048 for regions"));
-        let pinned = pinned(LIMITS);
-        assert!(pinned.verdict == Verdict::Note && pinned.found == "64 KiB", "{pinned:?}");
+        assert_eq!(limit(LIMITS, "Max locked memory"), Some(65_536));
         let memory = |bytes| memory_limit(bytes, &settings(&[]));
         assert_eq!(memory(Some(1 << 20)).verdict, Verdict::Fails);
         assert_eq!(memory(None).verdict, Verdict::Fine);
@@ -351,8 +345,10 @@ mod tests {
 
     #[test]
     fn settings_of_the_machine_are_read_as_the_kernel_writes_them() {
-        assert_eq!(huge_pages("always [madvise] never").found, "madvise");
-        assert_eq!(huge_pages("always madvise [never]").verdict, Verdict::Note);
+        let shared = "always within_size advise [never] deny force";
+        assert_eq!(huge_pages(shared, "HugePages_Free:        0\n").verdict, Verdict::Note);
+        assert_eq!(huge_pages(shared, "HugePages_Free:       12\n").verdict, Verdict::Fine);
+        assert_eq!(huge_pages("always within_size [advise] never", "").verdict, Verdict::Fine);
         assert_eq!(clock("tsc").verdict, Verdict::Fine);
         assert_eq!(clock("hpet").verdict, Verdict::Note);
     }

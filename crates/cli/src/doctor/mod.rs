@@ -9,6 +9,7 @@ use crate::args::DoctorArgs;
 use command::{exit::Unfit, output};
 
 mod checks;
+mod network;
 
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -73,6 +73,7 @@ impl<N: Nic> Endpoint<N> {
             return Err((CallError::NoSession, body));
         };
         let client = match &mut entry.role {
+            Role::Client(_) if entry.is_leaving => return Err((CallError::NoSession, body)),
             Role::Client(client) => client,
             Role::Connecting => return Err((CallError::Connecting, body)),
             Role::Server(_) => return Err((CallError::NoSession, body)),

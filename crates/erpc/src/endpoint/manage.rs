@@ -66,29 +66,37 @@ impl<N: Nic> Endpoint<N> {
         session.token = RandomState::new().hash_one(now_ns);
     }
 
-    /// Ends a session. Its calls end with [`Status::Cancelled`], and the peer is notified.
+    /// Ends a session. Its calls end with [`Status::Cancelled`], and the peer is notified, again until it answers.
+    ///
+    /// A server of the original must not be told while it still executes calls. With it the session takes no calls any
+    /// more, those that are in flight end as they would, and then the session does.
     pub fn disconnect(&mut self, session: SessionId, handler: &mut impl Handler<N>) {
         let key = session.0;
-        if let Some(session) = self.sessions.get(key) {
-            // A server cannot say that in the original; its client will ask whether it is alive.
-            let is_client = !matches!(session.role, Role::Server(_));
-            if let Some(to) = session.peer_address().filter(|_| is_client) {
-                self.send_management(Operation::DisconnectRequest, None, key, to);
+        if let Some(session) = self.sessions.get_mut(key) {
+            if session.is_original()
+                && let Role::Client(client) = &session.role
+                && !client.core.is_idle()
+            {
+                session.is_leaving = true;
+                return;
             }
+            // A server cannot say that in the original; its client will ask whether it is alive.
+            self.leave(key, true);
         }
         self.fail(key, CloseReason::Closed, handler);
     }
 
-    /// This side's end of a session.
-    fn own_endpoint(&self, number: u16) -> management::SessionEnd {
+    /// This side's end of a session with a peer whose management packets go to `to`.
+    pub(super) fn own_endpoint(&self, number: u16, to: SocketAddr) -> management::SessionEnd {
         let (lid, gid) = match self.nic.address().route {
             PortRoute::Lid(lid) => (lid.get(), [0; 16]),
             PortRoute::Gid(route) => (0, route.gid.to_bytes()),
             PortRoute::Global(lid, route) => (lid.get(), route.gid.to_bytes()),
         };
-        let route = management::DatagramRoute { lid, qpn: self.datagrams.qpn().get(), gid };
+        let qpn = self.datagrams.qpn().get();
+        let route = management::DatagramRoute { lid, qpn, gid, takes_pings: true };
         management::SessionEnd {
-            host: self.socket.host(),
+            host: self.socket.host_towards(to),
             udp_port: self.socket.address().port(),
             rpc_id: self.config.rpc_id,
             session: number,
@@ -119,7 +127,7 @@ impl<N: Nic> Endpoint<N> {
         to: SocketAddr,
     ) {
         let Some(session) = self.sessions.get(key) else { return };
-        let own = self.own_endpoint(session.number);
+        let own = self.own_endpoint(session.number, to);
         let Some(peer) = Self::peer_endpoint(session) else { return };
         let (client, server) =
             if matches!(session.role, Role::Server(_)) { (peer, own) } else { (own, peer) };
@@ -132,13 +140,14 @@ impl<N: Nic> Endpoint<N> {
         let count = arrived.len();
         for (packet, from) in arrived {
             match packet.operation {
-                Operation::ConnectRequest => self.receive_connect(packet, from.ip()),
+                Operation::ConnectRequest => self.receive_connect(packet, from.ip(), handler),
                 Operation::ConnectResponse => self.receive_connected(&packet, handler),
                 Operation::DisconnectRequest => self.receive_disconnect(packet, from, handler),
                 Operation::PingRequest => self.receive_ping(packet, from),
                 Operation::PingResponse => self.receive_pong(&packet, handler),
-                // A client forgets a session when it asks for its end; threads are not woken by packets.
-                Operation::DisconnectResponse | Operation::Unblock => {}
+                Operation::DisconnectResponse => self.receive_disconnected(&packet),
+                // Threads are not woken by packets.
+                Operation::Unblock => {}
             }
         }
         count
@@ -146,12 +155,23 @@ impl<N: Nic> Endpoint<N> {
 
     /// A client asks for a session. The answer goes to the port that it names, at the address that it has:
     /// names of hosts are not resolved, and no sender can have a third one answered.
-    fn receive_connect(&mut self, packet: Management, from: IpAddr) {
+    fn receive_connect(&mut self, packet: Management, from: IpAddr, handler: &mut impl Handler<N>) {
         let to = SocketAddr::new(from, packet.client.udp_port);
+        if self.sessions.len() == self.sessions.slots_max() as usize
+            && !self.tokens.contains_key(&packet.token)
+            && let Some(key) = self.abandoned()
+        {
+            self.fail(key, CloseReason::Silent, handler);
+        }
         let outcome = self.accept(&packet, from);
         let mut answer = Management { operation: Operation::ConnectResponse, ..packet };
         match outcome {
-            Ok(number) => answer.server = self.own_endpoint(number),
+            // The server is called as the client calls it: the original compares, and sends to that name later.
+            Ok(number) => {
+                let management::SessionEnd { host, udp_port, .. } = packet.server;
+                answer.server =
+                    management::SessionEnd { host, udp_port, ..self.own_endpoint(number, to) };
+            }
             Err(refusal) => answer.refusal = Some(refusal),
         }
         self.socket.send(&answer, to);
@@ -169,7 +189,7 @@ impl<N: Nic> Endpoint<N> {
         }
         let host = HostName::new(&from.to_string()).ok_or(Refusal::RoutingResolution)?;
         let client = management::SessionEnd { host, ..packet.client };
-        let remote = Remote::new(client, self.config.q_key, self.is_roce());
+        let remote = Remote::new(client, &self.nic.address(), &self.config);
         let remote = remote.ok_or(Refusal::RoutingResolution)?;
         let side = ServerSide::new(self.geometry, packet.client.session);
         let session = Session::new(Role::Server(Box::new(side)), packet.token, self.now_ns);
@@ -184,16 +204,17 @@ impl<N: Nic> Endpoint<N> {
 
     /// A server answers.
     fn receive_connected(&mut self, packet: &Management, handler: &mut impl Handler<N>) {
+        self.receive_left(packet);
         let Some(key) = self.sessions.key_at(self.numbers.slot(packet.client.session)) else {
             return;
         };
-        let is_roce = self.is_roce();
+        let own = self.nic.address();
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let is_asked = matches!(session.role, Role::Connecting)
-            && session.token == packet.token
-            && session.number == packet.client.session;
-        if !is_asked {
+        if session.token != packet.token || session.number != packet.client.session {
             return;
+        }
+        if !matches!(session.role, Role::Connecting) {
+            return self.receive_probed(key, packet, handler);
         }
         match packet.refusal {
             // The server may be about to start.
@@ -201,8 +222,14 @@ impl<N: Nic> Endpoint<N> {
             Some(refusal) => return self.fail(key, CloseReason::Refused(refusal), handler),
             None => {}
         }
-        let Some(remote) = Remote::new(packet.server, self.config.q_key, is_roce) else {
-            let reason = CloseReason::Refused(Refusal::RoutingResolution);
+        let Some(remote) = Remote::new(packet.server, &own, &self.config) else {
+            let theirs = verbs::Gid::new(packet.server.route.gid);
+            let reason = match own.route {
+                PortRoute::Gid(own) if own.gid.is_ipv4() != theirs.is_ipv4() => {
+                    CloseReason::GidKinds { own: own.gid, theirs }
+                }
+                _ => CloseReason::Refused(Refusal::RoutingResolution),
+            };
             return self.fail(key, reason, handler);
         };
         let config = ClientConfig {
@@ -228,6 +255,27 @@ impl<N: Nic> Endpoint<N> {
             is_watched: false,
         }));
         handler.connected(self, SessionId(key));
+    }
+
+    /// A server answers a request for a session that is there: it was asked whether it is alive (rule E5.4).
+    fn receive_probed(&mut self, key: Key, packet: &Management, handler: &mut impl Handler<N>) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let (Role::Client(_), Some(remote)) = (&session.role, &session.remote) else { return };
+        let (known, told) = (&remote.endpoint, &packet.server);
+        let is_it = (known.session, known.route.qpn) == (told.session, told.route.qpn);
+        match packet.refusal {
+            None if is_it => session.heard_ns = self.now_ns,
+            // Another life of the server, which has made a session of it, or has no endpoint yet.
+            None => {
+                let server = *told;
+                if let Some(remote) = &mut session.remote {
+                    remote.endpoint = server;
+                }
+                self.leave(key, true);
+                self.fail(key, CloseReason::Forgotten, handler);
+            }
+            Some(_) => self.fail(key, CloseReason::Forgotten, handler),
+        }
     }
 
     /// A client ends a session. It gets a confirmation, also if that has happened before.
@@ -275,12 +323,17 @@ impl<N: Nic> Endpoint<N> {
 
     /// Ends a session, and its calls. A failed one of a client connects again if it shall.
     pub(super) fn fail(&mut self, key: Key, reason: CloseReason, handler: &mut impl Handler<N>) {
+        if matches!(reason, CloseReason::Silent | CloseReason::PeerGone(_)) {
+            // If it lives after all, it is told.
+            self.leave(key, false);
+        }
         let Some(session) = self.sessions.get_mut(key) else { return };
         let was_asked = session.asking;
         let role = core::mem::replace(&mut session.role, Role::Connecting);
         self.stats.failures += u64::from(reason.is_failure());
         let reconnects = was_asked.is_some_and(|asking| asking.options.reconnect)
             && reason.is_failure()
+            && !core::mem::take(&mut session.is_leaving)
             && !matches!(reason, CloseReason::ConnectTimeout);
         if reconnects {
             self.ask(key);

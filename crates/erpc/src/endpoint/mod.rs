@@ -1,6 +1,7 @@
 //! The endpoint: one thread's sessions over one queue pair.
 
 mod calls;
+mod leaving;
 mod manage;
 mod receive;
 mod transmit;
@@ -14,9 +15,9 @@ use std::{
     rc::Rc,
 };
 
-use proto::erpc::{Geometry, Link, congestion::Carousel};
+use proto::erpc::{Geometry, congestion::Carousel};
 use slots::{Key, SlotTable};
-use verbs::{LinkLayer, Nic};
+use verbs::Nic;
 
 use crate::{
     Config, Handler, OpenError, SessionId, SessionState,
@@ -74,6 +75,8 @@ pub struct Endpoint<N: Nic> {
     socket: ManagementSocket,
     sessions: SlotTable<Session>,
     numbers: Numbers,
+    /// Sessions that have ended here, and whose servers do not know yet.
+    leaving: Vec<leaving::Leaving>,
     /// Of sessions that clients made: a session that is asked for twice is made once.
     tokens: HashMap<u64, Key>,
     calls: SlotTable<Pending>,
@@ -131,6 +134,7 @@ impl<N: Nic> Endpoint<N> {
             socket,
             sessions: SlotTable::bounded(config.sessions_max.into()),
             numbers: Numbers::new(config.sessions_max),
+            leaving: Vec::new(),
             tokens: HashMap::new(),
             calls: SlotTable::bounded(config.calls_max),
             queue: VecDeque::new(),
@@ -203,10 +207,6 @@ impl<N: Nic> Endpoint<N> {
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
-    }
-
-    fn is_roce(&self) -> bool {
-        self.nic.port().link == LinkLayer::Ethernet || self.geometry.link() == Link::Roce
     }
 
     /// Takes arrivals, calls back, and sends. Returns how many packets and

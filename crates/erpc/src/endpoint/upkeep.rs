@@ -6,7 +6,7 @@ use verbs::{AsyncEvent, Nic};
 
 use super::{Endpoint, ns};
 use crate::{
-    CloseReason, Handler,
+    CloseReason, Handler, SessionId,
     session::{Role, Session},
 };
 
@@ -45,6 +45,8 @@ enum Silence {
     Nothing,
     Ask,
     Ping,
+    /// All calls have ended of a session that its program has ended.
+    Leave,
     Fail(CloseReason),
 }
 
@@ -61,6 +63,7 @@ impl<N: Nic> Endpoint<N> {
         if is_due(&mut self.clocks.socket_ns, SOCKET_NS, self.now_ns) {
             work += self.receive_management(handler);
             self.keep_asking(handler);
+            self.keep_leaving();
         }
         if is_due(&mut self.clocks.all_ns, ALL_NS, self.now_ns) {
             self.look_at_all(handler);
@@ -117,6 +120,11 @@ impl<N: Nic> Endpoint<N> {
         self.look_at(handler, |session, now_ns, _, config| {
             let (since_ns, after_ns) = match &session.role {
                 Role::Connecting => return Silence::Nothing,
+                // A client of the original answers nothing, and ends by a ping.
+                Role::Server(_) if session.is_original() => return Silence::Nothing,
+                Role::Client(client) if session.is_leaving && client.core.is_idle() => {
+                    return Silence::Leave;
+                }
                 Role::Server(_) => (session.heard_ns, ns(config.idle_after)),
                 Role::Client(client) => match client.core.unanswered_since_ns() {
                     Some(since_ns) => (since_ns.max(session.heard_ns), ns(config.ping_after)),
@@ -127,16 +135,20 @@ impl<N: Nic> Endpoint<N> {
             if now_ns.saturating_sub(since_ns) < after_ns {
                 return Silence::Nothing;
             }
+            let is_original = session.is_original();
+            let failure_after_ns =
+                ns(if is_original { config.original_failure_after } else { config.failure_after });
             // Silence before the first ping may be this side's own: it may not have looked for long.
             if session.first_pinged_ns <= since_ns {
                 session.first_pinged_ns = now_ns;
-            } else if now_ns.saturating_sub(session.first_pinged_ns) >= ns(config.failure_after) {
+            } else if now_ns.saturating_sub(session.first_pinged_ns) >= failure_after_ns {
                 return Silence::Fail(CloseReason::Silent);
             } else if now_ns.saturating_sub(session.pinged_ns) < ns(config.ping_after) {
                 return Silence::Nothing;
             }
             session.pinged_ns = now_ns;
-            Silence::Ping
+            // The original answers a request for a session that it has: rule E5.4.
+            if is_original { Silence::Ask } else { Silence::Ping }
         });
     }
 
@@ -162,6 +174,7 @@ impl<N: Nic> Endpoint<N> {
                 (Silence::Ping, Some(to)) => {
                     self.send_management(Operation::PingRequest, None, key, to);
                 }
+                (Silence::Leave, _) => self.disconnect(SessionId(key), handler),
                 (Silence::Fail(reason), _) => self.fail(key, reason, handler),
                 _ => {}
             }

@@ -22,12 +22,7 @@ use super::{
     srq::Srq,
 };
 use crate::{
-    ah::Pd,
-    channel::Channel,
-    context::{Context, Limits},
-    error::OpenError,
-    mr::Mr,
-    options::Config,
+    ah::Pd, channel::Channel, context::Context, error::OpenError, mr::Mr, options::Config,
 };
 
 /// Inline payloads that are tried, longest first.
@@ -53,20 +48,19 @@ pub fn open(config: &Config) -> Result<Device, OpenError> {
     let api = Api::load()?;
     // SAFETY: a device of the library's list.
     let is_ours = |device| unsafe { (api.mlx5dv_is_supported)(device) };
-    let (context, limits) = Context::open(verbs, config, is_ours)?;
+    let context = Context::open(verbs, config, is_ours)?;
     let context = Arc::new(context);
     let probe = |error: CreateError| OpenError::Probe {
         device: context.attributes.name.clone(),
         cause: error.to_string(),
     };
     let pd = Pd::new(&context).map_err(probe)?;
-    let attributes = attributes(&context.attributes, &limits);
+    let attributes = attributes(&context.attributes);
     let shared = Shared {
         context: context.clone(),
         api,
         registers: Registers::default(),
         cqns: Cqns::default(),
-        srq_requests_max: limits.srq_requests_max,
         attributes,
     };
     let device = Device { shared: Arc::new(shared), pd };
@@ -82,13 +76,12 @@ struct Probed {
 }
 
 /// What the kernel tells, and what the driver and every ConnectX do.
-fn attributes(told: &NicAttributes, limits: &Limits) -> NicAttributes {
+fn attributes(told: &NicAttributes) -> NicAttributes {
     let mut attributes = told.clone();
     attributes.capabilities |= Capabilities::SOLICITED
         | Capabilities::NOP
         | Capabilities::CQ_OVERRUN_EVENT
         | Capabilities::RESPONDER_ERR;
-    attributes.capabilities.set(Capabilities::SRQ, limits.srq_requests_max > 0);
     attributes
 }
 
@@ -117,7 +110,7 @@ impl Device {
             access_key: DcKey::new(0),
         };
         self.create_qp(&self.pd, &request(Transport::Rc))?;
-        if self.shared.srq_requests_max > 0 {
+        if self.shared.attributes.capabilities.contains(Capabilities::SRQ) {
             self.create_srq(&self.pd, &SrqRequest { buffers: 7, log_stride: 5 })?;
         }
         let has_dc = self.create_qp(&self.pd, &request(Transport::Dci)).is_ok();

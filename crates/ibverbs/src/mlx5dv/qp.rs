@@ -13,7 +13,7 @@ use mlx5::{
         Device, DeviceQp, PortRows, QpMemory, QpRequest, RqMemory, RqRequest, SqMemory, WqeBlocks,
     },
 };
-use verbs::{CreateError, ModifyError, QpState, Qpn, Transition, Transport};
+use verbs::{Capabilities, CreateError, ModifyError, QpState, Qpn, Transition, Transport};
 
 use super::{
     abi::{
@@ -36,15 +36,16 @@ const OBJECT: &str = "queue pair";
 /// Bytes of a block of a send ring.
 const BLOCK_BYTES: u32 = 64;
 
-/// The operations of [`verbs::Op`] on a connection; the shortest request that has room for all of them and one
-/// entry takes one block.
+/// The operations of [`verbs::Op`] on a connection, but for atomics; the shortest request that has room for all of them
+/// and one entry takes one block, with atomics and without.
 const RC_OPS: u64 = send_ops::SEND
     | send_ops::SEND_WITH_IMM
     | send_ops::RDMA_WRITE
     | send_ops::RDMA_WRITE_WITH_IMM
-    | send_ops::RDMA_READ
-    | send_ops::ATOMIC_CMP_AND_SWP
-    | send_ops::ATOMIC_FETCH_AND_ADD;
+    | send_ops::RDMA_READ;
+
+/// Those that libmlx5 refuses of a device that has none.
+const ATOMIC_OPS: u64 = send_ops::ATOMIC_CMP_AND_SWP | send_ops::ATOMIC_FETCH_AND_ADD;
 
 /// A queue pair that the driver posts to.
 #[derive(Debug)]
@@ -104,10 +105,12 @@ fn attributes<D: Device<Cq = Cq, Srq = Srq>>(
     request: &QpRequest<'_, D>,
 ) -> (QpInitAttrEx, DvQpInitAttr) {
     let transport = request.transport;
+    let has_atomics = pd.context.attributes.capabilities.contains(Capabilities::ATOMICS);
+    let rc_ops = if has_atomics { RC_OPS | ATOMIC_OPS } else { RC_OPS };
     let (qp_type, ops, dc) = match transport {
-        Transport::Rc => (qpt::RC, RC_OPS, 0),
+        Transport::Rc => (qpt::RC, rc_ops, 0),
         Transport::Ud => (qpt::UD, send_ops::SEND | send_ops::SEND_WITH_IMM, 0),
-        Transport::Dci => (QPT_DRIVER, RC_OPS, dc_type::DCI),
+        Transport::Dci => (QPT_DRIVER, rc_ops, dc_type::DCI),
         Transport::Dct => (QPT_DRIVER, 0, dc_type::DCT),
     };
     let mut attr = QpInitAttrEx {

@@ -21,8 +21,6 @@ pub(super) struct Shared {
     pub(super) api: Api,
     pub(super) registers: Registers,
     pub(super) cqns: Cqns,
-    /// Requests that a shared receive queue may be asked for.
-    pub(super) srq_requests_max: u32,
     pub(super) attributes: NicAttributes,
 }
 

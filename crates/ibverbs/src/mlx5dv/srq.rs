@@ -47,9 +47,10 @@ impl Srq {
         request: &SrqRequest,
     ) -> Result<(Self, SrqMemory), CreateError> {
         let log_entries = log_ring(request.buffers);
-        // Of a ring of R entries the library keeps R / 2 for itself.
+        // Of a ring of R entries the library keeps R / 2 for itself. Where R exceeds the adapter's limit, which is one more
+        // than it tells, the library makes R / 2 in silence: rdma-core `providers/mlx5/srq.c`, `mlx5_alloc_srq_buf`.
         let asked = (1u32 << log_entries) / 2 - 1;
-        if asked > device.srq_requests_max {
+        if 1 << log_entries > device.attributes.srq_entries_max + 1 {
             let (what, asked) = (OBJECT, u64::from(request.buffers));
             return Err(CreateError::Size { what, asked, limit: "it exceeds the device" });
         }

@@ -101,8 +101,9 @@ fn attributes_are_what_every_queue_pair_can_have() {
 
 #[test]
 fn sizes_that_are_not_possible_are_errors() {
-    let device =
-        TestDevice::new().with(|limits| (limits.cqes_max, limits.requests_max) = (256, 64));
+    let device = TestDevice::new().with(|limits| {
+        (limits.cqes_max, limits.requests_max, limits.srq_entries_max) = (256, 64, 63);
+    });
     let nic = Nic::new(device);
     for entries in [0, 257, u32::MAX] {
         let error = nic.create_cq(&CqConfig::new(entries), None).unwrap_err();
@@ -122,10 +123,23 @@ fn sizes_that_are_not_possible_are_errors() {
     }
     assert!(!refused(&Config { send: wide(61), recv: recv(63), ..config() }));
     assert!(!refused(&Config { send: long(972), recv: recv(63), ..config() }));
-    for (entries, sges_max) in [(0, 1), (33, 1), (4, 63)] {
+    for (entries, sges_max) in [(0, 1), (64, 1), (4, 63)] {
         assert!(nic.create_srq(&(), &SrqConfig { entries, sges_max }).is_err());
     }
-    assert!(nic.create_srq(&(), &SrqConfig { entries: 32, sges_max: 62 }).is_ok());
+    assert!(nic.create_srq(&(), &SrqConfig { entries: 63, sges_max: 62 }).is_ok());
+}
+
+/// The list that the device follows ends in an entry that is not posted: 2¹⁵ entries hold a buffer less.
+#[test]
+fn a_shared_receive_queue_is_as_long_as_its_counters_allow() {
+    let nic = Nic::new(TestDevice::new());
+    assert_eq!(nic.attributes().srq_entries_max, 32_767);
+    let asked = |entries| nic.create_srq(&(), &SrqConfig { entries, sges_max: 1 });
+    for entries in [16_385, 32_767] {
+        assert!(asked(entries).is_ok(), "{entries}");
+    }
+    let refused = asked(32_768).map(drop).unwrap_err();
+    assert!(matches!(refused, CreateError::Size { asked: 32_768, .. }), "{refused}");
 }
 
 #[test]

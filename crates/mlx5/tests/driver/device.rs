@@ -154,6 +154,8 @@ impl TestDevice {
             capabilities: verbs::Capabilities::all(),
             cqes_max: 1 << 20,
             requests_max: 1 << 15,
+            srq_entries_max: 1 << 16,
+            srq_sges_max: 63,
             sges_max: 63,
             inline_bytes_max: u16::MAX,
             cqe_payload_bytes_max: 0,

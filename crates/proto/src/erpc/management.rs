@@ -16,6 +16,10 @@ pub const MANAGEMENT_BYTES: usize = 392;
 const ENDPOINT_BYTES: usize = 188;
 const HOST_BYTES: usize = 128;
 const ROUTING_BYTES: usize = 48;
+/// In the routing information of an endpoint that answers pings, at this offset; the original has zeros there: eRPC
+/// `ib_transport.cc`, `fill_local_routing_info`.
+const PINGS: [u8; 4] = *b"ping";
+const PINGS_AT: usize = 32;
 /// UDP port of the first process of a host; the others follow.
 pub const MANAGEMENT_PORT: u16 = 31850;
 /// Processes of a host that can listen.
@@ -99,6 +103,8 @@ pub struct DatagramRoute {
     pub qpn: u32,
     /// Global id.
     pub gid: [u8; 16],
+    /// The endpoint answers pings. The original's process ends by the first one.
+    pub takes_pings: bool,
 }
 
 /// The name of a host, as the other side resolves it.
@@ -237,6 +243,9 @@ impl SessionEnd {
         routing[0..2].copy_from_slice(&self.route.lid.to_le_bytes());
         routing[4..8].copy_from_slice(&self.route.qpn.to_le_bytes());
         routing[8..24].copy_from_slice(&self.route.gid);
+        if self.route.takes_pings {
+            routing[PINGS_AT..PINGS_AT + 4].copy_from_slice(&PINGS);
+        }
     }
 
     fn decode(from: &[u8]) -> Result<Self, ManagementError> {
@@ -257,6 +266,7 @@ impl SessionEnd {
                 lid: u16::from_le_bytes(field(routing, 0)),
                 qpn: u32::from_le_bytes(field(routing, 4)),
                 gid: field(routing, 8),
+                takes_pings: field(routing, PINGS_AT) == PINGS,
             },
         })
     }
@@ -282,7 +292,12 @@ mod tests {
             udp_port: 31851,
             rpc_id: 7,
             session,
-            route: DatagramRoute { lid: 0x1234, qpn: 0x00ab_cdef, gid: [0x5a; 16] },
+            route: DatagramRoute {
+                lid: 0x1234,
+                qpn: 0x00ab_cdef,
+                gid: [0x5a; 16],
+                takes_pings: true,
+            },
         }
     }
 
@@ -311,9 +326,16 @@ mod tests {
             golden[at + 138..at + 140].copy_from_slice(&[0x34, 0x12]);
             golden[at + 142..at + 146].copy_from_slice(&[0xef, 0xcd, 0xab, 0]);
             golden[at + 146..at + 162].fill(0x5a);
+            golden[at + 170..at + 174].copy_from_slice(b"ping");
         }
         assert_eq!(bytes, golden);
         assert_eq!(Management::decode(&golden), Ok(packet()));
+        golden[170 + 16..174 + 16].fill(0);
+        let original = Management::decode(&golden).unwrap();
+        assert_eq!(
+            (original.client.route.takes_pings, original.server.route.takes_pings),
+            (false, true)
+        );
     }
 
     /// Rule E5.2.

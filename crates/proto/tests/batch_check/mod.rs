@@ -176,6 +176,7 @@ impl Victim {
         }
         if self.connection.credit_due(1).is_some() {
             self.connection.credit_posted();
+            self.connection.credit_arrived();
         }
     }
 

@@ -137,6 +137,32 @@ fn pitfall_12_an_idle_side_returns_credit_by_timer() {
     assert_eq!(pair.sides[1].connection.counters().credits_out, 1);
 }
 
+/// Rule C3.4: on a fabric that places WRITEs of a queue pair in any order, an older one may be the last.
+#[test]
+fn no_credit_words_leave_while_older_ones_are_on_their_way() {
+    let mut pair = Pair::new(small());
+    let hand_over = |pair: &mut Pair| {
+        pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+        pair.depart(0, true);
+        while pair.arrive(0, false).unwrap() {}
+        pair.advance(UNNEEDED_DELAY_NS);
+        pair.now_ns
+    };
+    let now_ns = hand_over(&mut pair);
+    let older = pair.sides[1].connection.credit_due(now_ns).unwrap();
+    pair.sides[1].connection.credit_posted();
+    let now_ns = hand_over(&mut pair);
+    let connection = &mut pair.sides[1].connection;
+    assert_eq!(connection.credit_due(now_ns), None);
+    assert_eq!(connection.wake_ns(now_ns), None, "its completion wakes it");
+    connection.credit_arrived();
+    let newer = connection.credit_due(now_ns).unwrap();
+    assert_ne!(older, newer);
+    connection.credit_posted();
+    connection.credit_lost();
+    assert!(connection.credit_due(now_ns).is_some());
+}
+
 /// Fault C5: nothing, the longest, and one byte more; requests and responses.
 #[test]
 fn fault_c5_lengths_from_nothing_to_one_too_many() {

@@ -211,6 +211,7 @@ impl Pair {
             side.connection.credit_posted();
             // The words land at once, before batches that were posted earlier are handled.
             peer.credit = words;
+            side.connection.credit_arrived();
             posted += 1;
         }
         posted

@@ -57,7 +57,7 @@ impl<N: Nic> Worker<N> {
 
     #[inline]
     fn send_finished(&mut self, completion: &Completion) {
-        let Self { peers, send, transfers, window, .. } = self;
+        let Self { peers, send, transfers, window, timers, .. } = self;
         let Some(index) = send.index_of(completion.qpn) else { return };
         let Some(queue) = send.queue(index) else { return };
         queue.retire(completion);
@@ -72,7 +72,15 @@ impl<N: Nic> Worker<N> {
                     }
                 }
                 What::Piece(piece) => transfers.finished(piece),
-                What::Credit => {}
+                What::Credit => {
+                    if let Some(live) = peers.live(work.peer) {
+                        live.connection.credit_arrived();
+                        if live.connection.credit_due(timers.now_ns()).is_some() {
+                            peers.mark_dirty(work.peer);
+                        }
+                        peers.mark_timed(work.peer);
+                    }
+                }
             }
             if Queue::<N>::is_last(&work, completion.wqe) {
                 return;

@@ -139,6 +139,9 @@ impl<N: Nic> Worker<N> {
         let Some(peer) = peers.get(id) else { return };
         let index = peer.queue;
         let (Some(queue), Some(live)) = (send.queue(index), peer.live()) else { return };
+        if live.connection.is_credit_on_its_way() {
+            return; // it asks the same
+        }
         let words = live.connection.credit_words();
         let is_batched = resources.config().doorbell_batching;
         let post = Post { id, is_batched, now_ns: timers.now_ns() };
@@ -252,7 +255,8 @@ impl Post {
         // Without an immediate it takes no receive, so it never waits for the peer's program.
         let op = Op::Write { remote, payload, imm: None };
         let to = live.remote.destination();
-        let request = SendRequest { op, flags: SendFlags::empty(), to };
+        // No other words leave before these are known to have arrived.
+        let request = SendRequest { op, flags: SendFlags::SIGNALED, to };
         queue.post(&request, self.id, What::Credit, self.is_batched)?;
         live.connection.credit_posted();
         Ok(())

@@ -38,6 +38,7 @@ pub(super) struct Resources<N: Nic> {
 impl<N: Nic> Resources<N> {
     pub(super) fn open(nic: N, config: Config) -> Result<Self, OpenError> {
         let geometry = config.geometry()?;
+        config.check_receives(nic.attributes())?;
         let pd = nic.alloc_pd()?;
         let channel = config.may_sleep.then(|| nic.create_channel()).transpose()?;
         let mut random = Random::new(config.entropy);
@@ -48,6 +49,11 @@ impl<N: Nic> Resources<N> {
     #[inline]
     pub(super) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Entries of a receive queue.
+    fn receive_entries(&self) -> u16 {
+        self.config.receive_entries(self.nic.attributes())
     }
 
     #[inline]
@@ -91,7 +97,7 @@ impl<N: Nic> Resources<N> {
             slot,
             calls_max: self.config.calls_max,
             geometry: self.geometry,
-            batches_max: self.config.batches_max(),
+            batches_max: self.config.batches_max(self.receive_entries()),
             large_bytes_max: self.config.large_bytes,
         }
     }
@@ -117,7 +123,7 @@ impl<N: Nic> Resources<N> {
     pub(super) fn create_receive_side(&self) -> Result<ReceiveSide<N>, OpenError> {
         let config = &self.config;
         let queues = if config.is_shared() { 1 } else { config.peers_max };
-        let entries = config.receive_entries();
+        let entries = self.receive_entries();
         let cq_entries = u32::from(queues) * u32::from(entries.next_power_of_two());
         let cq = self.nic.create_cq(&CqConfig::new(cq_entries), self.channel.as_ref())?;
         let shared = if config.is_shared() {
@@ -154,7 +160,7 @@ impl<N: Nic> Resources<N> {
     ) -> Result<Queue<N>, CreateError> {
         let send_cq = send.cq();
         let has_own = !self.config.is_shared();
-        let entries = if has_own { self.config.receive_entries() } else { 0 };
+        let entries = if has_own { self.receive_entries() } else { 0 };
         // Credit always leaves inline.
         let inline_bytes_max = self.config.inline_bytes_max(self.nic.attributes());
         let inline_bytes_max =

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use proto::scalerpc::{self, server::ClientId};
-use verbs::{Access, MemoryRegion as _, Nic, SharedReceiveQueue as _, SrqConfig};
+use verbs::{Access, Capabilities, MemoryRegion as _, Nic, SharedReceiveQueue as _, SrqConfig};
 
 use super::{ENTRY_STRIDE, Peer, Server};
 use crate::{
@@ -25,10 +25,16 @@ impl<N: Nic> Server<N> {
     /// [`OpenError`].
     pub fn open(nic: N, config: ServerConfig, now_ns: u64) -> Result<Self, OpenError> {
         let core = config.core()?;
+        let needed = Capabilities::ORDERED_PLACEMENT;
+        if config.detection == Detection::Polling && !nic.attributes().capabilities.contains(needed)
+        {
+            return Err(OpenError::Unordered { device: nic.attributes().name.clone() });
+        }
         let pd = nic.alloc_pd()?;
         let clients = u32::from(config.clients_max);
         // Per client: a request per slot, an acknowledgement, an announcement.
-        let receives = (clients * (u32::from(config.slots) + 2)).clamp(64, 1 << 15);
+        let receives = clients * (u32::from(config.slots) + 2);
+        let receives = receives.max(64).min(nic.attributes().srq_entries_max);
         let recv_cq = create_cq(&nic, receives.next_power_of_two())?;
         let send_cq = create_cq(&nic, clients * sends(&config).next_power_of_two())?;
         let mut srq = nic.create_srq(&pd, &SrqConfig { entries: receives, sges_max: 1 })?;
@@ -74,7 +80,8 @@ impl<N: Nic> Server<N> {
     ///
     /// [`ConnectError`]; nothing is left behind.
     pub fn accept(&mut self, theirs: &Invitation) -> Result<(ClientId, Invitation), ConnectError> {
-        let contact = Contact::parse(theirs)?;
+        let mut contact = Contact::parse(theirs)?;
+        self.config.class.apply(&mut contact.endpoint.address);
         if contact.block_bytes != self.config.block_bytes || contact.slots != self.config.slots {
             let theirs = contact.block_bytes;
             let max = self.config.block_bytes;

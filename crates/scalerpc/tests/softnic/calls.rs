@@ -109,3 +109,21 @@ fn a_handler_may_answer_with_any_status() {
     assert_eq!(ended[&0], (Status::Unimplemented, b"no such method".to_vec()));
     assert_eq!(ended[&1], (Status::OutOfRange, vec![]));
 }
+
+/// A NIC that promises no order of bytes is refused before a torn request can be taken for a whole one.
+#[test]
+fn looking_at_the_ends_of_blocks_needs_placement_in_order() {
+    let fabric = format!("unordered-{}", std::process::id());
+    let config = softnic::Config { fabric, strict: Some(1), ..softnic::Config::default() };
+    let open = |detection| {
+        let nic = softnic::open(&config).unwrap();
+        copyrpc_scalerpc::Server::open(
+            nic,
+            ServerConfig { detection, ..ServerConfig::default() },
+            0,
+        )
+    };
+    let refused = open(Detection::Polling).map(drop).unwrap_err();
+    assert!(matches!(refused, copyrpc_scalerpc::OpenError::Unordered { .. }), "{refused}");
+    assert!(open(Detection::Immediate).is_ok());
+}

@@ -3,6 +3,8 @@
 use config::{Knob, KnobKind, Layers, SettingError, Settings};
 use verbs::{LinkLayer, PortOptions};
 
+use super::profile::Profile;
+
 /// When the NIC does its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Drive {
@@ -55,6 +57,8 @@ pub struct Config {
     pub options: PortOptions,
     /// What atomics are atomic with. The same for all ports of a fabric.
     pub atomics: Atomics,
+    /// The adapter that it plays. The same for all ports of a fabric.
+    pub profile: Profile,
 }
 
 impl Default for Config {
@@ -68,6 +72,7 @@ impl Default for Config {
             cqe_version: CqeVersion::default(),
             options: PortOptions::default(),
             atomics: Atomics::default(),
+            profile: Profile::default(),
         }
     }
 }
@@ -129,8 +134,17 @@ const ATOMICS: Knob = Knob {
               all that much hardware promises",
 };
 
+/// [`Config::profile`].
+const PROFILE: Knob = Knob {
+    env: "COPYRPC_SOFT_PROFILE",
+    kind: KnobKind::Choice(&["connectx", "vf", "adaptive-routing"]),
+    default: "connectx",
+    meaning: "the adapter that it plays: `connectx`; `vf`, with short queues, no atomics, and global route headers on \
+              InfiniBand; or `adaptive-routing`, which places WRITEs that are under way in any order",
+};
+
 /// Every setting.
-pub const KNOBS: &[Knob] = &[DRIVE, STRICT, FABRIC, LINK, CARD_MIB, CQE_VERSION, ATOMICS];
+pub const KNOBS: &[Knob] = &[DRIVE, STRICT, FABRIC, LINK, CARD_MIB, CQE_VERSION, ATOMICS, PROFILE];
 
 impl Config {
     /// Defaults, overridden by what `lookup` finds for the variables in [`KNOBS`].
@@ -170,6 +184,7 @@ impl Config {
                 "nic" => Atomics::Nic,
                 _ => Atomics::Cpu,
             },
+            profile: Profile::named(settings.text(&PROFILE)).unwrap_or_default(),
         }
     }
 
@@ -187,6 +202,9 @@ impl Config {
         }
         if self.atomics != default.atomics {
             parts.push("soft-atomics=nic".to_owned());
+        }
+        if self.profile != default.profile {
+            parts.push(format!("soft-profile={}", self.profile.name()));
         }
         if self.cqe_version != default.cqe_version {
             parts.push("soft-cqe-version=0".to_owned());
@@ -215,7 +233,7 @@ mod tests {
 
     #[test]
     fn every_knob_sets_its_field() {
-        let texts = ["thread", "7", "a-fabric", "roce", "8", "0", "nic"];
+        let texts = ["thread", "7", "a-fabric", "roce", "8", "0", "nic", "vf"];
         let set = |name: &str| {
             let index = KNOBS.iter().position(|knob| knob.env == name)?;
             Some(texts[index].to_owned())
@@ -229,6 +247,7 @@ mod tests {
             cqe_version: CqeVersion::V0,
             options: PortOptions::default(),
             atomics: Atomics::Nic,
+            profile: Profile::VirtualFunction,
         };
         assert_eq!(Config::from_lookup(set), Ok(expected));
     }

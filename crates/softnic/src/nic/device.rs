@@ -10,9 +10,9 @@ use mlx5::device::{
 };
 use os::{event::EventFd, ready_set::ReadySet};
 use verbs::{
-    Access, AddressVector, AsyncEvent, Cqn, CreateError, GidRoute, Lid, LinkLayer, MemoryError,
-    ModifyError, Mtu, NicAttributes, PortAttributes, PortRoute, QpState, Qpn, Rkey, RtrAttr,
-    Shortage, Srqn, Transition, Transport,
+    Access, AddressVector, AsyncEvent, Capabilities, Cqn, CreateError, GidRoute, Lid, LinkLayer,
+    MemoryError, ModifyError, Mtu, NicAttributes, PortAttributes, PortRoute, QpState, Qpn, Rkey,
+    RtrAttr, Shortage, Srqn, Transition, Transport,
 };
 use wire::{
     doorbell::CqArm,
@@ -129,6 +129,27 @@ impl Qp {
         })
     }
 
+    /// What the kernel refuses for the adapter's sake. Source: Linux `drivers/infiniband/hw/mlx5/qp.c`,
+    /// `set_qpc_atomic_flags`, and `core/verbs.c`, `rdma_check_ah_attr`.
+    fn check_kernel(&self, to: &Transition) -> Result<(), ModifyError> {
+        let port = &self.housekeeping.port;
+        let cause = match to {
+            Transition::Init(attr)
+                if attr.access.contains(Access::REMOTE_ATOMIC)
+                    && !port.attributes.capabilities.contains(Capabilities::ATOMICS) =>
+            {
+                "Operation not supported: the adapter has no atomics"
+            }
+            Transition::Rtr(RtrAttr { peer: Some(peer), .. })
+                if port.is_grh_missing(!matches!(peer.address.route, PortRoute::Lid(_))) =>
+            {
+                "Invalid argument: addresses of this port need a global route header"
+            }
+            _ => return Ok(()),
+        };
+        Err(ModifyError::Device { to: to.target(), cause: cause.to_owned() })
+    }
+
     #[cold]
     fn blueflame_violation(&self, wqe: &(impl WqeBlocks + ?Sized)) -> Option<Violation> {
         let qp = &self.shared;
@@ -240,6 +261,7 @@ impl DeviceQp for Qp {
 
     /// Each table of the port has one row, so there is no other that a queue pair could be in.
     fn modify(&mut self, to: &Transition, _: PortRows) -> Result<(), ModifyError> {
+        self.check_kernel(to)?;
         if let Transition::Rtr(RtrAttr { peer: Some(peer), .. }) = to {
             let (port, route) = (&self.housekeeping.port, &peer.address.route);
             let member = port.timeline().and_then(|timeline| timeline.instance_of(route));
@@ -334,14 +356,13 @@ unsafe impl mlx5::device::Device for Device {
         if let Some(address) = self.0.port.timeline().and_then(|timeline| timeline.address()) {
             return address;
         }
+        let global = GidRoute { gid: gid_of(lid), hop_limit: 64, traffic_class: 0, flow_label: 0 };
         AddressVector::new(match self.0.port.config.link {
+            LinkLayer::InfiniBand if self.0.port.config.profile.needs_grh() => {
+                PortRoute::Global(lid, global)
+            }
             LinkLayer::InfiniBand => PortRoute::Lid(lid),
-            LinkLayer::Ethernet => PortRoute::Gid(GidRoute {
-                gid: gid_of(lid),
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-            }),
+            LinkLayer::Ethernet => PortRoute::Gid(global),
         })
     }
 

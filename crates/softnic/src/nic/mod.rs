@@ -19,6 +19,7 @@ mod mr;
 mod objects;
 mod open;
 mod port_state;
+mod profile;
 mod qp;
 mod reap;
 #[cfg(any(test, fuzzing))]
@@ -37,6 +38,7 @@ pub use self::{
     lent::{LentQp, LentQueue},
     mr::Mr,
     open::{Membership, Nic, OpenError, open, open_member, open_virtual},
+    profile::Profile,
     qp::Amendment,
     strict::Violation,
     timeline::{Cause, Issued, NextWqe, Timeline},

@@ -10,7 +10,7 @@ use memory::{
     sync::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use os::{clock, event::EventFd, unix::SocketError};
-use verbs::{AsyncEvent, CreateError, Lid, NicAttributes, PortRoute, Shortage};
+use verbs::{AsyncEvent, CreateError, Lid, LinkLayer, NicAttributes, PortRoute, Shortage};
 
 use crate::nic::{
     card::{
@@ -113,22 +113,25 @@ fn capabilities(config: &Config) -> verbs::Capabilities {
     } else {
         Capabilities::empty()
     };
-    Capabilities::all() - shuffled
+    Capabilities::all() - shuffled - config.profile.absent()
 }
 
 impl PortState {
     pub(crate) fn new(config: Config, lid: Lid, card: Card, fabric: Option<Fabric>) -> Self {
+        let sizes = config.profile.sizes();
         Self {
             attributes: NicAttributes {
                 name: DEVICE.into(),
                 capabilities: capabilities(&config),
-                cqes_max: 1 << 22,
-                requests_max: 1 << 15,
-                sges_max: 30,
+                cqes_max: sizes.cqes_max,
+                requests_max: sizes.requests_max,
+                srq_entries_max: sizes.srq_entries_max,
+                srq_sges_max: sizes.sges_max,
+                sges_max: sizes.sges_max,
                 inline_bytes_max: 512,
                 cqe_payload_bytes_max: 0,
                 message_bytes_max: wire::wqe::MESSAGE_BYTES_MAX,
-                reads_max: 16,
+                reads_max: sizes.reads_max,
             },
             lid,
             owner: Owner::new(card),
@@ -159,6 +162,13 @@ impl PortState {
             Some(Runner::Timeline(timeline)) => Some(timeline),
             Some(Runner::Thread(_)) | None => None,
         }
+    }
+
+    /// Whether the network loses a packet, with a global route header or not.
+    pub(crate) fn is_grh_missing(&self, has_grh: bool) -> bool {
+        let is_needed =
+            self.config.profile.needs_grh() && self.config.link == LinkLayer::InfiniBand;
+        is_needed && !has_grh
     }
 
     pub(crate) fn now_ns(&self) -> u64 {

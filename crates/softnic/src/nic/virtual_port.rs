@@ -14,7 +14,7 @@
 use std::{ops::Range, sync::Weak};
 
 use memory::sync::{Arc, thread};
-use verbs::{AsyncEvent, GidRoute, Lid, PortRoute, Qpn, Transport};
+use verbs::{Access, AsyncEvent, GidRoute, Lid, PortRoute, Qpn, Transport};
 use wire::cqe::Syndrome;
 
 pub use crate::nic::engine::{DecodeError, Packet, ReplyPacket};
@@ -22,8 +22,8 @@ use crate::{
     nic::{
         card::target::Target,
         engine::{
-            Answered, Arrival, Arriving, Chunk, Extent, Key, Order, Outcome, Reply, Request, Verb,
-            respond,
+            Answered, Arrival, Arriving, Chunk, Extent, Key, Memory as _, Order, Outcome, Reply,
+            Request, Verb, respond,
         },
         housekeeping::Housekeeping,
         memory::{MrCache, PortMemory},
@@ -235,7 +235,20 @@ fn answer(
     }
     // What is known is answered even by a queue pair that has failed since.
     let outcome = match stream.arriving(packet.sequence) {
-        Arriving::Early => return None,
+        Arriving::Early => {
+            let is_unordered = housekeeping.port.config.profile.is_unordered();
+            if is_unordered
+                && packet.is_silent_write()
+                && stream.may_place(packet.sequence)
+                && may_write(housekeeping, packet)
+            {
+                let placed = place_at(housekeeping, packet, 0..packet.payload.len());
+                if placed.is_some() {
+                    stream.note_placed(packet.sequence);
+                }
+            }
+            return None;
+        }
         Arriving::Answered(outcome) => outcome,
         Arriving::Again if request.verb == Verb::Read => run(housekeeping, packet, &resolve()?),
         Arriving::Again => Reply::Ack.into(),
@@ -244,6 +257,9 @@ fn answer(
                 Some(Refusal::NotReady { wait_ns }) => Reply::NotReady { wait_ns }.into(),
                 Some(Refusal::Failed) => Reply::Refused(Syndrome::RemoteOperation).into(),
                 Some(Refusal::Revoked) => run(housekeeping, &packet.revoked(), &resolve()?),
+                None if stream.take_placed(packet.sequence) => {
+                    run(housekeeping, &packet.placed(), &resolve()?)
+                }
                 None => run(housekeeping, packet, &resolve()?),
             };
             stream.note(&outcome);
@@ -296,6 +312,30 @@ fn place(housekeeping: &Housekeeping, packet: &Packet, bytes: Range<usize>) -> O
         return None;
     }
     drop(streams);
+    place_at(housekeeping, packet, bytes)
+}
+
+/// Whether a WRITE of a connection would be done. One that would not fails its queue pair when its turn comes.
+fn may_write(housekeeping: &Housekeeping, packet: &Packet) -> bool {
+    let (port, request) = (&housekeeping.port, &packet.request);
+    let Some(target) = Target::resolve(&port.owner.card, request.to) else { return false };
+    let right = Access::REMOTE_WRITE;
+    let mut memory = PortMemory {
+        cache: &mut MrCache::default(),
+        card: &port.owner.card,
+        segments: &port.segments,
+        port,
+    };
+    let (key, len_bytes) = (request.rkey.get(), u64::from(request.len_bytes));
+    target.transport == Transport::Rc
+        && target.is_peer(request.from)
+        && target.access.contains(right)
+        && memory.locate(key, request.addr, len_bytes, right, target.pd).is_ok()
+}
+
+/// Writes bytes of a WRITE, and says nothing of it.
+fn place_at(housekeeping: &Housekeeping, packet: &Packet, bytes: Range<usize>) -> Option<()> {
+    let request = &packet.request;
     let part = packet.payload.get(bytes.clone())?;
     let (offset, len_bytes) = (u64::try_from(bytes.start).ok()?, u32::try_from(part.len()).ok()?);
     let target = Target::resolve(&housekeeping.port.owner.card, request.to)?;

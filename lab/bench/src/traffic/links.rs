@@ -227,7 +227,7 @@ fn create_link<N: Nic>(nic: &N, pd: &N::Pd, kind: LinkKind) -> Result<Link<N>, E
     };
     let mut qp = nic.create_qp(pd, &config)?;
     qp.modify(&Transition::Init(InitAttr {
-        access: kind.access() - Access::RELAXED_ORDERING,
+        access: kind.access().of_queue_pairs(nic.attributes().capabilities),
         qkey: QKEY,
     }))?;
     let peer = RemoteSlice { addr: 0, rkey: Rkey::new(0) };

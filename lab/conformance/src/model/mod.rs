@@ -65,6 +65,8 @@ pub(super) fn open(place: &NicPlace) -> Model {
         capabilities: Capabilities::all() - Capabilities::PEER_GONE_EVENT,
         cqes_max: 1 << 20,
         requests_max: 1 << 15,
+        srq_entries_max: 1 << 15,
+        srq_sges_max: 16,
         sges_max: 16,
         inline_bytes_max: 512,
         cqe_payload_bytes_max: 0,

@@ -1,7 +1,12 @@
 //! Tests of one program that run in a process of its own, which finds the device. In CI libmlx5 has to be there.
 
 use ibverbs::{Config, OpenError, mlx5dv};
-use uverbs::{launch::LaunchFiles, matrix::new_fabric, process::FABRIC_ENV};
+use softnic::Profile;
+use uverbs::{
+    launch::LaunchFiles,
+    matrix::new_fabric,
+    process::{FABRIC_ENV, PROFILE_ENV},
+};
 use verbs::LinkLayer;
 
 fn is_ci() -> bool {
@@ -21,10 +26,16 @@ pub(crate) fn has_library() -> bool {
 /// Runs the ignored tests of this program whose names begin with `module`, in a process that finds the device on `link`, and
 /// says how many have passed.
 pub(crate) fn run_tests(module: &str, link: LinkLayer) -> usize {
+    run_tests_on(module, link, Profile::ConnectX)
+}
+
+/// The same on an adapter of that kind.
+pub(crate) fn run_tests_on(module: &str, link: LinkLayer, profile: Profile) -> usize {
     let files = LaunchFiles::on(link).unwrap();
     let program = std::env::current_exe().unwrap();
     let mut command = files.command(program.as_os_str());
     command.args([module, "--ignored", "--test-threads=4"]).env(FABRIC_ENV, new_fabric());
+    command.env(PROFILE_ENV, profile.name());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);

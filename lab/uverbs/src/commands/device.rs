@@ -2,8 +2,9 @@
 
 use std::os::fd::IntoRawFd as _;
 
+use mlx5::device::Device as _;
 use rustix::io::Errno;
-use verbs::{Lid, LinkLayer};
+use verbs::{Capabilities, Gid, Lid, LinkLayer};
 
 use super::{Refusal, Response};
 use crate::{
@@ -20,17 +21,38 @@ const QPS: u32 = 2047;
 const CQS: u32 = 1023;
 const SRQS: u32 = 1023;
 const MRS: u32 = 4095;
-pub(super) const CQES: u32 = (1 << 22) - 1;
 /// Completion vectors.
 pub(super) const VECTORS: u32 = 1;
-pub(super) const WQES: u32 = 1 << 15;
-pub(super) const SRQ_WQES: u32 = (1 << 15) - 1;
 const SGES: u32 = 30;
 pub(super) const SRQ_SGES: u32 = 31;
-pub(super) const READS: u8 = 16;
 pub(super) const PORTS: u8 = 1;
 pub(super) const PKEYS: u16 = 1;
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;
+
+/// What depends on the adapter that the software NIC plays.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceLimits {
+    pub(super) cqes: u32,
+    pub(super) wqes: u32,
+    /// As programs are told it; rings may have one entry more.
+    pub(super) srq_wqes: u32,
+    pub(super) reads: u8,
+    pub(super) has_atomics: bool,
+    /// On InfiniBand, addresses without a global route header are refused.
+    pub(super) needs_grh: bool,
+}
+
+pub(super) fn limits(engine: &Engine) -> DeviceLimits {
+    let is = engine.device.attributes();
+    DeviceLimits {
+        cqes: is.cqes_max - 1,
+        wqes: is.requests_max,
+        srq_wqes: is.srq_entries_max,
+        reads: is.reads_max,
+        has_atomics: is.capabilities.contains(Capabilities::ATOMICS),
+        needs_grh: engine.profile.needs_grh() && engine.link == LinkLayer::InfiniBand,
+    }
+}
 
 /// GUID of a port: locally administered, and ends like the LID.
 fn guid(lid: Lid) -> [u8; 8] {
@@ -65,9 +87,11 @@ pub(super) fn get_context(
     words.into_iter().enumerate().for_each(|(at, word)| driver.u32(at * 4, word));
     driver.u16(16, 1024); // max_sq_desc_sz
     driver.u16(18, 512); // max_rq_desc_sz
-    driver.u32(20, WQES);
-    driver.u32(24, WQES);
-    driver.u32(28, SRQ_WQES);
+    let limits = limits(engine);
+    driver.u32(20, limits.wqes);
+    driver.u32(24, limits.wqes);
+    // `1 << log_max_srq_sz`: libmlx5 makes rings of so many entries.
+    driver.u32(28, limits.srq_wqes + 1);
     driver.u16(32, PORTS.into());
     driver.u32(40, 72); // response_length
     driver.u8(44, 1); // cqe_version
@@ -86,25 +110,26 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
     base.set(16, &guid(engine.lid));
     base.u64(24, 1 << 40); // max_mr_size
     base.u64(32, 0xffff_f000); // page sizes
+    let limits = limits(engine);
     let words = [
         VENDOR,
         PART,
         0,
         QPS,
-        WQES,
+        limits.wqes,
         0,
         SGES,
         SGES,
         CQS,
-        CQES,
+        limits.cqes,
         MRS,
         1 << 16,
-        READS.into(),
+        limits.reads.into(),
         0,
-        QPS * u32::from(READS),
-        READS.into(),
+        QPS * u32::from(limits.reads),
+        limits.reads.into(),
         0,
-        1,
+        limits.has_atomics.into(),
         0,
         0,
         0,
@@ -117,7 +142,7 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
         0,
         0,
         SRQS,
-        SRQ_WQES,
+        limits.srq_wqes,
         SRQ_SGES,
     ];
     words.into_iter().enumerate().for_each(|(at, word)| base.u32(40 + at * 4, word));
@@ -145,15 +170,15 @@ pub(super) fn query_port(engine: &Engine, command: &Command<'_>) -> Result<Respo
     port.u16(20, PKEYS);
     // state ACTIVE, largest and active MTU 4096, LMC, virtual lanes, SL, timeout, init type, 4x, 25 Gb/s,
     // LinkUp, link layer, flags
+    const GRH_REQUIRED: u8 = 1;
     let (link, flags) = match engine.link {
         LinkLayer::InfiniBand => {
             port.u16(22, engine.lid.get());
             port.u16(24, 1); // of the subnet manager
-            (1, 0)
+            (1, if limits(engine).needs_grh { GRH_REQUIRED } else { 0 })
         }
         LinkLayer::Ethernet => {
             const IP_BASED_GIDS: u32 = 1 << 26;
-            const GRH_REQUIRED: u8 = 1;
             port.u32(0, IP_BASED_GIDS);
             (2, GRH_REQUIRED)
         }
@@ -167,6 +192,15 @@ fn check_port(what: &str, port: u8) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(what, format!("the device has no port {port}"), Errno::INVAL))
+}
+
+/// Why the kernel resolves no address: Linux `drivers/infiniband/core/addr.c`, `rdma_resolve_ip`.
+pub(super) const NO_ROUTE: &str = "no route leads from an IPv4 address to one that is none: the row of the GID table is of the other kind";
+
+/// Whether a route may lead from a row of the GID table to a GID.
+pub(super) fn is_routed(engine: &Engine, row: u8, to: [u8; 16]) -> bool {
+    let from = engine.device.gid_table().get(usize::from(row)).copied();
+    from.is_none_or(|from| from.is_ipv4() == Gid::new(to).is_ipv4())
 }
 
 /// Only drivers on Ethernet ask for one: what matters of an address goes into each WQE.
@@ -185,6 +219,9 @@ pub(super) fn create_ah(
     }
     if engine.link == LinkLayer::Ethernet && !is_global {
         return Err(Refusal::new("CREATE_AH", "on RoCE an address has a GID", Errno::INVAL));
+    }
+    if engine.link == LinkLayer::Ethernet && !is_routed(engine, row, gid) {
+        return Err(Refusal::new("CREATE_AH", NO_ROUTE, Errno::INVAL));
     }
     let pd = engine.pds.get(command.core.u32(8)).ok_or_else(|| Refusal::no_such("CREATE_AH"))?;
     let handle = engine.ahs.insert(Ah { context, _domain: pd.users.one_more() });

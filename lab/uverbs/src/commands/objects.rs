@@ -111,11 +111,10 @@ pub(super) fn create_cq(
     let (user_handle, cqe, vector) = (core.u64(0), core.u32(8), core.u32(12));
     let channel = i32::from_ne_bytes(core.bytes(16));
     let refused = |cause: String, errno| Err(Refusal::new("CREATE_CQ", cause, errno));
-    if !(1..=device::CQES).contains(&cqe) {
-        return refused(
-            format!("{cqe} entries, where 1 to {} are possible", device::CQES),
-            Errno::INVAL,
-        );
+    let cqes_max = device::limits(engine).cqes;
+    if !(1..=cqes_max).contains(&cqe) {
+        let cause = format!("{cqe} entries, where 1 to {cqes_max} are possible");
+        return refused(cause, Errno::INVAL);
     }
     if vector >= device::VECTORS {
         return refused(format!("there is no completion vector {vector}"), Errno::INVAL);
@@ -187,9 +186,10 @@ pub(super) fn create_srq(
     // struct mlx5_ib_create_srq
     let driver: Fields<'_> = command.driver(24);
     let pd = engine.pds.get(pd).ok_or_else(|| Refusal::no_such("CREATE_SRQ: domain"))?;
-    if max_wr > device::SRQ_WQES || max_sge > device::SRQ_SGES {
+    let srq_wqes = device::limits(engine).srq_wqes;
+    if max_wr > srq_wqes || max_sge > device::SRQ_SGES {
         let what = format!("CREATE_SRQ of {max_wr} requests with {max_sge} entries");
-        let [requests, entries] = [device::SRQ_WQES, device::SRQ_SGES];
+        let [requests, entries] = [srq_wqes, device::SRQ_SGES];
         let cause = format!("{requests} with {entries} are possible");
         return Err(Refusal::new(what, cause, Errno::INVAL));
     }

@@ -135,6 +135,9 @@ impl Connection {
     #[must_use]
     pub fn credit_due(&self, now_ns: u64) -> Option<[u8; CREDIT_BYTES]> {
         let waited_ns = now_ns.saturating_sub(self.credit_since_ns?);
+        if self.is_credit_on_its_way {
+            return None;
+        }
         // Most often neither is the case, and no more has to be known.
         if waited_ns < self.config.credit_delay_ns && !self.inbox.has_much_news() {
             return None;
@@ -143,8 +146,11 @@ impl Connection {
         is_due.then(|| self.credit_words())
     }
 
-    /// When credit has waited long enough; `None`: there is none to tell.
+    /// When credit has waited long enough; `None`: there is none to tell, or what is on its way has to arrive first.
     fn credit_due_ns(&self) -> Option<u64> {
+        if self.is_credit_on_its_way {
+            return None;
+        }
         let delays = if self.inbox.has_needed_news() { 1 } else { UNNEEDED_DELAYS };
         let delay_ns = self.config.credit_delay_ns.saturating_mul(delays);
         self.credit_since_ns.map(|since_ns| since_ns.saturating_add(delay_ns))
@@ -163,13 +169,27 @@ impl Connection {
 
     /// Credit that was posted did not arrive: more is due at once.
     pub fn credit_lost(&mut self) {
+        self.is_credit_on_its_way = false;
         self.credit_since_ns = Some(0);
     }
 
-    /// The credit was posted.
+    /// The words were posted. Until they have [arrived](Self::credit_arrived) no others are due: a fabric that routes
+    /// adaptively may place an older WRITE behind a newer one, and older words would then be the last (rule C3.4).
     pub fn credit_posted(&mut self) {
         self.counters.credits_out += 1;
+        self.is_credit_on_its_way = true;
         self.advertise();
+    }
+
+    /// The NIC has completed the WRITE of the words: the peer's memory has them.
+    pub fn credit_arrived(&mut self) {
+        self.is_credit_on_its_way = false;
+    }
+
+    /// Whether words were posted and have not arrived.
+    #[must_use]
+    pub fn is_credit_on_its_way(&self) -> bool {
+        self.is_credit_on_its_way
     }
 
     // Time

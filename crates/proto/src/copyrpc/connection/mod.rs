@@ -30,7 +30,7 @@ pub use types::{Call, CallRefused, Config, Counters, Incoming, Rare, Usage};
 /// |---|---|
 /// | commands | [`call`](Self::call), [`call_large`](Self::call_large), [`cancel`](Self::cancel), [`reply`](Self::reply), [`reply_large`](Self::reply_large) |
 /// | arrivals | [`arrive`](Self::arrive), then [`open_batch`](Self::open_batch), [`message`](Self::message) for each, [`close_batch`](Self::close_batch); or [`credit`](Self::credit) |
-/// | departures | [`emission`](Self::emission), then [`posted`](Self::posted), later [`finished`](Self::finished); [`credit_due`](Self::credit_due), then [`credit_posted`](Self::credit_posted) |
+/// | departures | [`emission`](Self::emission), then [`posted`](Self::posted), later [`finished`](Self::finished); [`credit_due`](Self::credit_due), then [`credit_posted`](Self::credit_posted), later [`credit_arrived`](Self::credit_arrived) |
 /// | time | [`expire`](Self::expire), [`wake_ns`](Self::wake_ns) |
 ///
 /// After a [`Violation`] only [`drain`](Self::drain) makes sense.
@@ -45,6 +45,8 @@ pub struct Connection {
     control: VecDeque<Outgoing>,
     /// Since when credit waits.
     credit_since_ns: Option<u64>,
+    /// Words were posted and have not arrived.
+    is_credit_on_its_way: bool,
     counters: Counters,
 }
 
@@ -60,6 +62,7 @@ impl Connection {
             served: Served::new(peer.calls_max, peer.geometry.response_lines()),
             control: VecDeque::new(),
             credit_since_ns: None,
+            is_credit_on_its_way: false,
             counters: Counters::default(),
             config,
         }

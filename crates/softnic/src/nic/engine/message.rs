@@ -115,6 +115,24 @@ impl Packet {
         Self { request: Request { rkey, ..self.request }, ..self.clone() }
     }
 
+    /// The same without the bytes, which are where they belong.
+    pub(crate) fn placed(&self) -> Self {
+        let request = Request { len_bytes: 0, ..self.request };
+        Self { request, payload: Vec::new(), ..self.clone() }
+    }
+
+    /// Whether it is a WRITE that nobody is told of, so that all it does is to place bytes.
+    pub(crate) fn is_silent_write(&self) -> bool {
+        self.request.verb == Verb::Write && self.request.imm.is_none()
+    }
+
+    /// Whether it belongs to the connection of `other`, in the same direction.
+    #[must_use]
+    pub fn is_beside(&self, other: &Self) -> bool {
+        (self.source(), self.destination()) == (other.source(), other.destination())
+            && !self.is_datagram()
+    }
+
     /// Renames the ports: LIDs mean something within one port's view only.
     #[must_use]
     pub fn between(mut self, from: Lid, to: Lid) -> Self {

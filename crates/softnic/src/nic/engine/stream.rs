@@ -108,6 +108,9 @@ impl Streams {
     }
 }
 
+/// WRITEs that are placed before their turn.
+const PLACED_MAX: usize = 64;
+
 /// What a responder knows of the requests of one sender.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -115,6 +118,8 @@ pub(crate) struct Stream {
     expected: Sequence,
     /// Results of the last READs and atomics.
     results: VecDeque<(Sequence, Outcome)>,
+    /// WRITEs behind `expected` whose bytes are in memory: they complete in their turn.
+    placed: VecDeque<Sequence>,
     /// The request at `expected` was refused, and so nothing behind it is taken.
     refusal: Option<Reply>,
     /// DC: when the last request came.
@@ -151,7 +156,8 @@ pub(crate) enum Arriving {
 impl Stream {
     pub(crate) fn new(expected: Sequence) -> Self {
         let results = VecDeque::new();
-        Self { expected, results, refusal: None, last_ns: 0, is_dc: false }
+        let placed = VecDeque::new();
+        Self { expected, results, placed, refusal: None, last_ns: 0, is_dc: false }
     }
 
     pub(crate) fn connection(&self) -> u32 {
@@ -173,6 +179,21 @@ impl Stream {
                 result.map_or(Arriving::Again, |(_, known)| Arriving::Answered(known.clone()))
             }
         }
+    }
+
+    /// Whether the bytes of a WRITE that comes early are to be placed now: once, and of so many at a time.
+    pub(crate) fn may_place(&self, sequence: Sequence) -> bool {
+        self.placed.len() < PLACED_MAX && !self.placed.contains(&sequence)
+    }
+
+    pub(crate) fn note_placed(&mut self, sequence: Sequence) {
+        self.placed.push_back(sequence);
+    }
+
+    /// Whether the bytes of the request that comes next are in memory already.
+    pub(crate) fn take_placed(&mut self, sequence: Sequence) -> bool {
+        let at = self.placed.iter().position(|placed| *placed == sequence);
+        at.is_some_and(|at| self.placed.remove(at).is_some())
     }
 
     /// The request at `expected` was run with this outcome.

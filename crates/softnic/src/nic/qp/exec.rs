@@ -286,6 +286,10 @@ impl Port for ExecPort<'_> {
                 let route = GidRoute { gid, hop_limit: 0, traffic_class: 0, flow_label };
                 self.qp.port.lid_of(&PortRoute::Gid(route))
             }
+            // Nobody has LID 0.
+            _ if self.qp.port.is_grh_missing(av.extension.is_some_and(|e| e.has_grh())) => {
+                Lid::new(0)
+            }
             _ => Lid::new(av.rlid),
         }
     }

@@ -62,12 +62,12 @@ fn rings(driver: Fields<'_>) -> [Option<LentQueue>; 2] {
     [send, recv]
 }
 
-fn check_sizes(core: Fields<'_>, driver: Fields<'_>) -> Result<(), Refusal> {
+fn check_sizes(core: Fields<'_>, driver: Fields<'_>, max: u32) -> Result<(), Refusal> {
     let counts = [driver.u32(16), driver.u32(20), core.u32(28)];
-    let Some(count) = counts.into_iter().find(|count| *count > device::WQES) else {
+    let Some(count) = counts.into_iter().find(|count| *count > max) else {
         return Ok(());
     };
-    let cause = format!("a ring has at most {} entries", device::WQES);
+    let cause = format!("a ring has at most {max} entries");
     Err(Refusal::new(format!("CREATE_QP of {count}"), cause, Errno::INVAL))
 }
 
@@ -83,7 +83,7 @@ pub(super) fn create(
     if flags & SIGNATURE != 0 {
         return Err(Refusal::lacks("CREATE_QP with signatures in WQEs"));
     }
-    check_sizes(core, driver)?;
+    check_sizes(core, driver, device::limits(engine).wqes)?;
     let no_such = || Refusal::no_such("CREATE_QP: domain or queue");
     let pd = engine.pds.get(core.u32(8)).ok_or_else(no_such)?;
     let send_cq = engine.cqs.get(core.u32(12));

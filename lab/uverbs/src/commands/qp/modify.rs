@@ -70,14 +70,17 @@ impl Attributes {
     /// Where the peer is.
     fn route(&self, link: LinkLayer) -> PortRoute {
         let dest = Fields(&self.dest);
+        let (lid, is_global) = (Lid::new(dest.u16(20)), dest.u8(30) != 0);
+        let global = GidRoute {
+            gid: Gid::new(dest.bytes(0)),
+            hop_limit: dest.u8(25),
+            traffic_class: dest.u8(26),
+            flow_label: dest.u32(16),
+        };
         match link {
-            LinkLayer::InfiniBand => PortRoute::Lid(Lid::new(dest.u16(20))),
-            LinkLayer::Ethernet => PortRoute::Gid(GidRoute {
-                gid: Gid::new(dest.bytes(0)),
-                hop_limit: dest.u8(25),
-                traffic_class: dest.u8(26),
-                flow_label: dest.u32(16),
-            }),
+            LinkLayer::InfiniBand if is_global => PortRoute::Global(lid, global),
+            LinkLayer::InfiniBand => PortRoute::Lid(lid),
+            LinkLayer::Ethernet => PortRoute::Gid(global),
         }
     }
 
@@ -142,13 +145,18 @@ fn known(qp: &Qp) -> Known {
 }
 
 fn limits(engine: &Engine) -> Limits {
+    let device = device::limits(engine);
+    let rows = engine.device.gid_table();
+    let ipv4 = rows.iter().enumerate().filter(|(_, gid)| gid.is_ipv4());
     Limits {
         link: engine.link,
+        needs_grh: device.needs_grh,
+        ipv4_rows: ipv4.fold(0, |rows, (row, _)| rows | 1 << row),
         ports: device::PORTS,
         pkeys: device::PKEYS,
-        gids: engine.device.gid_table().len(),
-        reads_max: device::READS,
-        has_atomics: true,
+        gids: rows.len(),
+        reads_max: device.reads,
+        has_atomics: device.has_atomics,
         is_privileged: may_open_raw_sockets(),
     }
 }

@@ -184,12 +184,15 @@ pub(super) struct Path {
     pub(super) is_global: bool,
     pub(super) gid_row: u8,
     pub(super) rate: u8,
+    /// It leads to an IPv4 address.
+    pub(super) is_ipv4: bool,
 }
 
 impl Path {
     fn of(dest: Fields<'_>) -> Self {
         let [gid_row, rate, is_global, port] = [24, 29, 30, 31].map(|at| dest.u8(at));
-        Self { port, is_global: is_global != 0, gid_row, rate }
+        let is_ipv4 = verbs::Gid::new(dest.bytes(0)).is_ipv4();
+        Self { port, is_global: is_global != 0, gid_row, rate, is_ipv4 }
     }
 }
 
@@ -222,6 +225,10 @@ impl Asked {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) link: LinkLayer,
+    /// InfiniBand addresses have a global route header.
+    pub(super) needs_grh: bool,
+    /// A bit for each row of the GID table that is an IPv4 address.
+    pub(super) ipv4_rows: u32,
     pub(super) ports: u8,
     pub(super) pkeys: u16,
     pub(super) gids: usize,
@@ -348,6 +355,13 @@ fn command(asked: &Asked, known: &Known, limits: &Limits) -> Result<Asked, Broke
 fn path(path: &Path, limits: &Limits) -> Result<(), Broken> {
     if !path.is_global && limits.link == LinkLayer::Ethernet {
         return invalid("on RoCE an address has a GID");
+    }
+    if !path.is_global && limits.needs_grh {
+        return invalid("addresses of this port have a global route header");
+    }
+    let is_ipv4_row = limits.ipv4_rows >> path.gid_row.min(31) & 1 != 0;
+    if limits.link == LinkLayer::Ethernet && is_ipv4_row != path.is_ipv4 {
+        return invalid(super::device::NO_ROUTE);
     }
     if path.is_global && usize::from(path.gid_row) >= limits.gids {
         return invalid(format!("the table of GIDs has no row {}", path.gid_row));

@@ -297,6 +297,8 @@ fn a_dc_target_goes_to_rtr_and_nowhere_else() {
 
 const LIMITS: Limits = Limits {
     link: verbs::LinkLayer::InfiniBand,
+    needs_grh: false,
+    ipv4_rows: 0,
     ports: 1,
     pkeys: 1,
     gids: 1,
@@ -353,7 +355,7 @@ fn what_an_error_has_made_of_a_queue_pair_is_known_after_a_query() {
 fn on_roce_a_path_has_a_gid_of_the_table() {
     let init = known(Service::Dct, QpState::Init);
     let limits = Limits { link: verbs::LinkLayer::Ethernet, gids: 4, ..LIMITS };
-    let path = Path { port: 1, is_global: true, gid_row: 3, rate: 0 };
+    let path = Path { port: 1, is_global: true, gid_row: 3, rate: 0, is_ipv4: false };
     let mask = mask::STATE | mask::AV | mask::PATH_MTU | mask::RNR_TIMER;
     let rtr = Asked { mask, state: 2, path_mtu: 3, path, ..Asked::default() };
     assert_eq!(errno(&rtr, &init, &limits), None);

@@ -1,0 +1,242 @@
+//! What stands between this node and the others: the NIC's reach, the place where daemons meet, ports and their classes.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket},
+    path::Path,
+    time::Duration,
+};
+
+use bootstrap::RankInfo;
+use daemon::config::{DaemonConfig, SERVICE_LEVEL, Settings, Start, TRAFFIC_CLASS};
+use nics::hardware::KernelDevice;
+
+use super::Finding;
+use command::nic;
+
+/// How long the place where daemons meet is tried.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// Memory of queues, and of what daemons register for themselves.
+const PINNED_BESIDE_BYTES: u64 = 64 << 20;
+
+/// NICs that pin no memory.
+const SOFTWARE: [&str; 3] = ["soft", "tcp", "hosts"];
+
+/// The checks of this module.
+pub(super) fn all(
+    settings: &Settings,
+    limits: Option<u64>,
+    devices: &[KernelDevice],
+) -> Vec<Finding> {
+    let name = nic::selected(settings).name().to_owned();
+    let config = DaemonConfig::from_settings(settings);
+    let mut findings = vec![pinned(limits, &name, settings)];
+    let address = config.as_ref().ok().and_then(|config| match &config.start {
+        Start::Tcp(address) | Start::Once(address) | Start::Join(address) => Some(address.clone()),
+        Start::Alone | Start::File(_) => None,
+    });
+    if let Some(address) = address {
+        findings.push(meeting(&address, &name));
+    }
+    findings.extend(nodes(devices, has_node(Path::new("/dev/infiniband"))));
+    if !SOFTWARE.contains(&name.as_str()) || name == "auto" {
+        let is_chosen =
+            !nic::device_of(settings).is_empty() || devices.iter().any(|d| d.name() == name);
+        findings.extend(choice(devices, is_chosen));
+        let class = [&SERVICE_LEVEL, &TRAFFIC_CLASS].map(|knob| settings.number(knob));
+        findings.extend(lossless(devices, class));
+    }
+    findings.extend(ports(devices));
+    findings
+}
+
+/// What a hardware NIC pins: the ring that each peer writes to, the mirror of each peer's, and memory that calls lend.
+fn needed_bytes(config: &DaemonConfig, peers: u64) -> u64 {
+    let rings = peers.saturating_mul(2).saturating_mul(config.ring_bytes as u64);
+    PINNED_BESIDE_BYTES.saturating_add(rings)
+}
+
+fn pinned(limit: Option<u64>, nic: &str, settings: &Settings) -> Finding {
+    let Some(limit) = limit else { return Finding::fine("locked memory", "unlimited") };
+    let found = format!("{} MiB", limit >> 20);
+    let remedy =
+        "raise `ulimit -l` (limits.conf; systemd: LimitMEMLOCK; containers: --ulimit memlock=-1)";
+    let is_software = SOFTWARE.contains(&nic);
+    let Ok(config) = DaemonConfig::from_settings(settings) else {
+        return Finding::fine("locked memory", found);
+    };
+    let bulk = config.limits.bulk_bytes;
+    let launch = command::launch::Launch::of(settings, config.clone());
+    let size = launch.map_or(RankInfo::ALONE, |launch| launch.rank_info).size();
+    let need = needed_bytes(&config, u64::from(size.saturating_sub(1)).max(1));
+    let needs =
+        format!("{found}, of which a hardware NIC pins {} MiB for {size} ranks", need >> 20);
+    if limit < need && !is_software {
+        return Finding::fails("locked memory", needs, remedy);
+    }
+    if limit < need.saturating_add(bulk) && !is_software {
+        let needs = format!("{needs}, and up to {} MiB that calls lend", bulk >> 20);
+        return Finding::note(
+            "locked memory",
+            needs,
+            format!("{remedy}, or lower COPYRPC_BULK_BYTES"),
+        );
+    }
+    if limit < need {
+        let remedy = format!("enough for NIC `{nic}`; for a hardware NIC {remedy}");
+        return Finding::note("locked memory", needs, remedy);
+    }
+    Finding::fine("locked memory", needs)
+}
+
+/// Whether an address is one of this machine.
+fn is_here(address: SocketAddr) -> bool {
+    UdpSocket::bind((address.ip(), 0)).is_ok()
+}
+
+/// Whether all ranks can reach the place where they meet, and each other from there.
+fn meeting(address: &str, nic: &str) -> Finding {
+    let what = "rendezvous";
+    let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
+    let Some(place) = resolved else {
+        let remedy =
+            "its name has no address here: name rank 0 by HOST:PORT as this machine resolves it";
+        return Finding::fails(what, address, remedy);
+    };
+    let is_here = is_here(place);
+    if nic == "soft" && !is_here {
+        let found = format!("{place} is another host, which NIC `soft` does not reach");
+        let remedy =
+            "set COPYRPC_NIC=auto, or name the NIC of the cluster, such as `mlx5`, on all ranks";
+        return Finding::fails(what, found, remedy);
+    }
+    let firewall = "let TCP to that port through, and UDP between the hosts, by which daemons see that others live";
+    match TcpStream::connect_timeout(&place, CONNECT) {
+        Ok(_) => Finding::fine(what, format!("{place} answers")),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            let found = format!("{place} is reached, and nobody listens there yet: rank 0 does");
+            Finding::fine(what, found)
+        }
+        Err(_) if is_here => Finding::fine(what, format!("{place}, which is this host")),
+        Err(error) => Finding::fails(what, format!("{place}: {error}"), firewall),
+    }
+}
+
+fn has_node(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names = entries.map(|entry| entry.file_name());
+    names.any(|name| name.to_string_lossy().starts_with("uverbs"))
+}
+
+/// Devices of the kernel, and no nodes of them: a container that was not given them.
+fn nodes(devices: &[KernelDevice], has_node: bool) -> Option<Finding> {
+    if devices.is_empty() || has_node || std::env::var_os("SYSFS_PATH").is_some() {
+        return None;
+    }
+    let remedy = "containers: --device /dev/infiniband; else load the kernel module ib_uverbs";
+    Some(Finding::note("device nodes", "no /dev/infiniband/uverbs*", remedy))
+}
+
+/// Several devices that may be meant.
+fn choice(devices: &[KernelDevice], is_chosen: bool) -> Option<Finding> {
+    let up: Vec<String> = devices
+        .iter()
+        .filter(|device| device.is_up())
+        .map(|device| {
+            format!("{} ({}, NUMA node {})", device.name(), device.link_layer(), device.numa_node())
+        })
+        .collect();
+    if up.len() < 2 || is_chosen {
+        return None;
+    }
+    let remedy = "the first is taken, which may be another one on other nodes: name it by COPYRPC_NIC_DEVICE";
+    Some(Finding::note("device", format!("{} have a port that is up", up.join(", ")), remedy))
+}
+
+/// RoCE loses packets of a class that the network does not pause or mark for.
+fn lossless(devices: &[KernelDevice], [service_level, traffic_class]: [u64; 2]) -> Option<Finding> {
+    let is_roce = devices.iter().any(|device| device.is_up() && device.link_layer() == "Ethernet");
+    if !is_roce || service_level != 0 || traffic_class != 0 {
+        return None;
+    }
+    let remedy = "if the network pauses or marks one class, send in it: --traffic-class 106 --service-level 3 for \
+                  DSCP 26 and priority 3 (`mlnx_qos -i INTERFACE` shows it)";
+    Some(Finding::note("traffic class", "RoCE packets are sent in class 0", remedy))
+}
+
+/// Ports that carry nothing yet.
+fn ports(devices: &[KernelDevice]) -> Vec<Finding> {
+    let down =
+        devices.iter().flat_map(|device| device.ports_down().map(move |port| (device, port)));
+    let finding = |(device, (port, state, link)): (&KernelDevice, (&str, &str, &str))| {
+        let remedy = match (state, link) {
+            ("INIT" | "ARMED", _) => "its subnet manager (opensm) has not been round",
+            (_, "Ethernet") => "`ip link set INTERFACE up`, or look at the cable",
+            _ => "look at the cable, and at the port of the switch",
+        };
+        Finding::note("port", format!("{}/{port} is {state} ({link})", device.name()), remedy)
+    };
+    down.map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+    use command::knobs as table;
+    use daemon::config::Layers;
+
+    fn settings(flags: &[(&str, &str)]) -> Settings {
+        let layers = Layers::new(table::all());
+        let set = |layers: Layers, (key, text): &(&str, &str)| layers.flag(key, text).unwrap();
+        flags.iter().fold(layers, set).finish()
+    }
+
+    #[test]
+    fn locked_memory_is_compared_with_what_the_ranks_need() {
+        let of = |limit, nic: &str, flags: &[(&str, &str)]| pinned(limit, nic, &settings(flags));
+        assert_eq!(of(None, "mlx5", &[]).verdict, Verdict::Fine);
+        assert_eq!(of(Some(8 << 20), "mlx5", &[]).verdict, Verdict::Fails);
+        assert_eq!(of(Some(8 << 20), "soft", &[]).verdict, Verdict::Note);
+        let many = [
+            ("rank", "0"),
+            ("size", "1001"),
+            ("rendezvous", "/tmp/meet"),
+            ("secret-file", "/dev/null"),
+        ];
+        let found = of(Some(256 << 20), "mlx5", &many);
+        assert!(found.verdict == Verdict::Fails && found.found.contains("1001 ranks"), "{found:?}");
+        let lent = of(Some(256 << 20), "mlx5", &[]);
+        assert!(lent.verdict == Verdict::Note && lent.remedy.contains("BULK"), "{lent:?}");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_reached_is_found_before_daemons_wait_for_it() {
+        assert_eq!(meeting("127.0.0.1:9", "soft").verdict, Verdict::Fine);
+        assert_eq!(meeting("no-such-host.invalid:9", "mlx5").verdict, Verdict::Fails);
+        // Of a range for documentation: nobody's.
+        let away = meeting("192.0.2.1:9", "soft");
+        assert!(away.verdict == Verdict::Fails && away.found.contains("soft"), "{away:?}");
+    }
+
+    #[test]
+    fn devices_that_are_down_many_or_hidden_are_told_with_a_remedy() {
+        let device = KernelDevice::for_tests;
+        let both =
+            [device("mlx5_0", "ACTIVE", "Ethernet"), device("mlx5_1", "ACTIVE", "InfiniBand")];
+        let chosen = choice(&both, false).unwrap();
+        assert!(
+            chosen.found.contains("mlx5_0 (Ethernet")
+                && chosen.found.contains("mlx5_1 (InfiniBand")
+        );
+        assert!(choice(&both, true).is_none() && choice(&both[..1], false).is_none());
+        assert!(lossless(&both, [0, 0]).is_some() && lossless(&both, [3, 106]).is_none());
+        assert!(lossless(&both[1..], [0, 0]).is_none());
+        let waiting = ports(&[device("mlx5_0", "INIT", "InfiniBand")]);
+        assert!(waiting[0].remedy.contains("opensm") && ports(&both).is_empty());
+        assert!(nodes(&both, true).is_none() && nodes(&[], false).is_none());
+        assert!(nodes(&both, false).unwrap().remedy.contains("--device"));
+    }
+}

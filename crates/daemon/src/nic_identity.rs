@@ -1,0 +1,88 @@
+//! The NIC of a daemon, as it tells the others: whether their NICs reach each other is known before anybody serves.
+
+use core::{fmt, str::FromStr};
+use std::net::SocketAddr;
+
+use verbs::{LinkLayer, Nic};
+
+/// NICs of this project that are made of software, by the names of their devices.
+const SOFTWARE: [&str; 3] = ["soft", "tcp", "hosts"];
+/// The one of them that reaches its own host only.
+const SOFT: &str = SOFTWARE[0];
+
+/// Device, port and network of a NIC: `mlx5_0/1/InfiniBand`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicIdentity {
+    device: String,
+    port: u8,
+    /// The link layer of a device, the name of software.
+    network: String,
+}
+
+impl NicIdentity {
+    /// Of an open port.
+    #[must_use]
+    pub fn of(nic: &impl Nic) -> Self {
+        let (device, port) = (nic.attributes().name.clone(), nic.port());
+        let network = match port.link {
+            _ if SOFTWARE.contains(&device.as_str()) => device.clone(),
+            LinkLayer::InfiniBand => "InfiniBand".to_owned(),
+            LinkLayer::Ethernet => "Ethernet".to_owned(),
+        };
+        Self { device, port: port.number, network }
+    }
+
+    /// Whether queue pairs of both can be connected, as far as that is known of their networks.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        self.network == other.network
+    }
+
+    /// Whether it reaches a daemon at `theirs` from one at `own`.
+    pub(crate) fn reaches(&self, own: SocketAddr, theirs: SocketAddr) -> bool {
+        let is_here = own.ip() == theirs.ip() || theirs.ip().is_loopback();
+        self.network != SOFT || is_here
+    }
+}
+
+impl fmt::Display for NicIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, port, network } = self;
+        write!(f, "{device}/{port}/{network}")
+    }
+}
+
+impl FromStr for NicIdentity {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.split('/');
+        let (Some(device), Some(port), Some(network), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(());
+        };
+        let port = port.parse().map_err(drop)?;
+        Ok(Self { device: device.to_owned(), port, network: network.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_reaches_each_other_is_told_from_what_does_not() {
+        let [soft, ib, roce] = ["soft/1/soft", "mlx5_2/1/InfiniBand", "mlx5_0/1/Ethernet"]
+            .map(|text| text.parse::<NicIdentity>().unwrap());
+        assert_eq!(roce.to_string(), "mlx5_0/1/Ethernet");
+        assert!(ib.meets(&"mlx5_7/2/InfiniBand".parse().unwrap()));
+        assert!(!ib.meets(&roce) && !soft.meets(&ib));
+        let [here, there, local] = ["10.0.0.1:1", "10.0.0.2:1", "127.0.0.1:1"]
+            .map(|text| text.parse::<SocketAddr>().unwrap());
+        assert!(soft.reaches(here, here) && soft.reaches(here, local) && ib.reaches(here, there));
+        assert!(!soft.reaches(here, there));
+        for text in ["", "soft", "soft/x/soft", "a/1/b/c"] {
+            assert!(text.parse::<NicIdentity>().is_err(), "{text}");
+        }
+    }
+}
