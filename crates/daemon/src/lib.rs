@@ -406,6 +406,12 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         self.worker.stats()
     }
 
+    /// Bytes of long bodies that it copied so far; its worker counts what that copies.
+    #[must_use]
+    pub fn copied_bytes(&self) -> u64 {
+        self.dispatcher.copied_bytes
+    }
+
     /// Its clients.
     pub fn port(&mut self) -> &mut P {
         &mut self.port

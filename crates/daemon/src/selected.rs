@@ -77,6 +77,10 @@ pub trait SelectedDaemon {
     fn peers(&self) -> usize;
     /// [`Daemon::peers_up`]
     fn peers_up(&self) -> usize;
+    /// [`Daemon::worker_stats`]
+    fn worker_stats(&self) -> rpc::Stats;
+    /// [`Daemon::copied_bytes`]
+    fn copied_bytes(&self) -> u64;
 }
 
 impl<N: Nic> SelectedDaemon for Daemon<N, IpcPort, UdpControl> {
@@ -98,6 +102,14 @@ impl<N: Nic> SelectedDaemon for Daemon<N, IpcPort, UdpControl> {
 
     fn peers_up(&self) -> usize {
         self.peers_up()
+    }
+
+    fn worker_stats(&self) -> rpc::Stats {
+        self.worker_stats()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.copied_bytes()
     }
 }
 

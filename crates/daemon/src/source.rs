@@ -88,6 +88,11 @@ impl<P: ClientPort> Source<P> {
         }
     }
 
+    /// Bytes that [`copy`](Self::copy) copies before it hands them out, of a part of so many.
+    pub(crate) fn copies_of(&self, part_bytes: usize) -> u64 {
+        if matches!(self, Self::Left(_)) { part_bytes as u64 } else { 0 }
+    }
+
     /// Hands a part to `put` in strips, with the offset of each. `put` does not fail for want of the source: that is
     /// `gone`.
     pub(crate) fn copy<E>(

@@ -220,6 +220,24 @@ impl<'a> Span<'a> {
         Ok(())
     }
 
+    /// [`copy_out`](Self::copy_out) of a long body that another core reads next:
+    /// [`copy_out_past_caches`](crate::copy::copy_out_past_caches).
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::ReadOnly`].
+    ///
+    /// # Panics
+    ///
+    /// If `from` has another length.
+    pub fn copy_out_past_caches(&self, from: &[u8]) -> Result<(), ViewError> {
+        let base = self.writable()?.base;
+        assert_eq!(from.len(), self.len_bytes, "copy_out fills the whole span");
+        // SAFETY: as many bytes, mapped writable while `'a` lasts; others may access them meanwhile.
+        unsafe { copy::copy_out_past_caches(base.as_ptr(), from) }
+        Ok(())
+    }
+
     /// Stores zero to every byte.
     ///
     /// # Errors

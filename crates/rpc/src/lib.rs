@@ -54,4 +54,4 @@ pub use proto::{
 };
 pub use region::{LocalRegion, Range, RemoteRegion};
 pub use token::Token;
-pub use worker::{Call, Stats, Worker};
+pub use worker::{BodyStats, Call, Stats, Worker};

@@ -13,6 +13,7 @@
 //! calls         what two processes ask each other over `ipc`
 //! threads       what threads of one process hand each other over `inproc`
 //! selected      measurements on the NIC that was selected
+//! long_calls    what a call with long bodies costs: counts on one thread, times on two cores
 //! two_hosts     calls between hosts: a server that echoes, a client that measures
 //! limit, rings  what the same two processes reach with bare memory: the reference of every ratio
 //! process_pair  the two processes: pinned, connected, dying together
@@ -30,6 +31,7 @@ pub mod delegated;
 mod error;
 pub mod job;
 pub mod limit;
+pub mod long_calls;
 mod nic;
 pub mod plan;
 pub mod process_pair;

@@ -17,6 +17,7 @@ use protocols::Protocol;
 use crate::{
     help::{BENCH_HELP, EXAMPLES, KV_EXAMPLES, RPC_EXAMPLES, UVERBS_EXAMPLES, VERBS_EXAMPLES},
     kv::{CHILD_OF_KV, KvArgs, ReportArgs},
+    long_calls::LongArgs,
     sim::SimCommand,
 };
 
@@ -129,6 +130,8 @@ pub(crate) enum BenchCommand {
     /// Long answers by way of daemons, and short calls beside them.
     #[command(after_help = BENCH_HELP)]
     Daemons(BenchArgs),
+    /// What a call with long bodies costs: copies, READs, turns and page faults, and its time on two cores.
+    Long(LongArgs),
     /// A key-value store over every way to call another node.
     #[command(after_help = KV_EXAMPLES)]
     Kv(Box<KvArgs>),

@@ -8,6 +8,7 @@
 //! copyrpc-lab bench inproc  queues between threads
 //! copyrpc-lab bench ipc     calls between processes
 //! copyrpc-lab bench daemons long answers by way of daemons, and short calls beside them
+//! copyrpc-lab bench long    what a call with long bodies costs
 //! copyrpc-lab report        results of benchmarks, shown again or compared
 //! copyrpc-lab sim dct       measurements of a DC transport, simulated
 //! copyrpc-lab sim cluster   daemons and clients in virtual time, with faults
@@ -33,6 +34,7 @@ mod args;
 mod bench;
 mod help;
 mod kv;
+mod long_calls;
 mod nic;
 mod nic_report;
 mod output;
@@ -79,6 +81,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench { which: BenchCommand::Inproc(args) } => bench::inproc(&args),
         Command::Bench { which: BenchCommand::Ipc(args) } => bench::ipc(&args),
         Command::Bench { which: BenchCommand::Daemons(args) } => bench::daemons(&args),
+        Command::Bench { which: BenchCommand::Long(args) } => long_calls::run(&args),
         Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
         Command::Report(args) => kv::report(&args),
         Command::Sim { which } => sim::run(&which),

@@ -215,6 +215,11 @@ impl<P: ClientPort> Dispatcher<P> {
         if part.start == 0 {
             begin(recipient, &mut call.caller, (replies, worker), len_bytes, gathered)?;
         }
+        // What goes to registered memory is counted there.
+        let is_for_peer =
+            matches!((&*recipient, &call.caller), (Recipient::Caller(_), Caller::Peer(_)));
+        self.copied_bytes +=
+            source.copies_of(part.len()) + if is_for_peer { 0 } else { part.len() as u64 };
         let gone = Stop::Failed(match recipient {
             Recipient::Caller(_) => Status::Unavailable,
             // Whatever it is told reaches nobody.

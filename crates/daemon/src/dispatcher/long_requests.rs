@@ -92,6 +92,7 @@ impl<P: ClientPort> Dispatcher<P> {
             if !has_room || !replies.read_left(from, head_bytes..head_bytes + len_bytes, copy) {
                 return Answer::Refused(Status::ResourceExhausted);
             }
+            self.copied_bytes += len_bytes as u64;
             let request = Request { body: Body::Private(copy), ..request };
             return self.serve_admitted(worker, from, route, &request, replies, answer);
         }
@@ -266,7 +267,12 @@ impl<P: ClientPort> Dispatcher<P> {
                 }
             }
         })?;
-        *left_bytes -= end - *done_bytes;
+        let part_bytes = end - *done_bytes;
+        let to_thread = matches!(begun, Begun::Thread(_));
+        // What goes to registered memory is counted there.
+        self.copied_bytes +=
+            source.copies_of(part_bytes) + u64::from(to_thread) * part_bytes as u64;
+        *left_bytes -= part_bytes;
         *done_bytes = end;
         if end < len_bytes { Err(Status::ResourceExhausted) } else { Ok(()) }
     }

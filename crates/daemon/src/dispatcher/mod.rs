@@ -158,6 +158,8 @@ pub(super) struct Dispatcher<P: ClientPort> {
     request_copies: RequestCopies,
     /// Peers whose connection broke.
     broken: Vec<u32>,
+    /// Bytes of long bodies that were copied here.
+    pub(super) copied_bytes: u64,
     /// Requests that were answered at once when clients asked for something last.
     answered_inline: u64,
     call_timeout_ns: u64,
@@ -257,6 +259,7 @@ impl<P: ClientPort> Dispatcher<P> {
             long_bodies: LongBodies::default(),
             request_copies: RequestCopies::default(),
             broken: Vec::new(),
+            copied_bytes: 0,
             answered_inline: 0,
             call_timeout_ns: duration_ns(call_timeout),
             departures: Departures::default(),

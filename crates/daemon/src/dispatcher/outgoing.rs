@@ -401,6 +401,7 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
             put_in_strips(piece, &mut scratch.strip, answer);
         });
         call.is_torn = was_torn || !is_put;
+        dispatcher.copied_bytes += 2 * piece.range().len() as u64;
     }
 
     fn response_in_pieces(&mut self, _: &mut Worker<N>, cookie: u64, len_bytes: usize) {

@@ -57,6 +57,22 @@ pub unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     unsafe { machine_copy::copy_out(dst, src) }
 }
 
+/// [`copy_out`] of a long body to memory that another core reads next, and has read before: the lines do not come
+/// to this core's caches first. Whatever this thread stores afterwards is visible after all of the bytes; their own
+/// order is nobody's.
+///
+/// A store to a line that another core has read waits until that core has given the line up, and such waits hardly
+/// overlap. To memory that this core reads next it is the slower one, because the bytes are in no cache.
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+#[inline]
+pub unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
+    // SAFETY: by contract.
+    unsafe { machine_copy::copy_out_past_caches(dst, src) }
+}
+
 /// Copies `len_bytes` bytes in ascending order of addresses. Others may access both sides
 /// meanwhile.
 ///
@@ -256,8 +272,32 @@ mod tests {
         unsafe { copy_behind_header_publish(dst, from, len_bytes) };
     }
 
+    unsafe fn past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        // SAFETY: private to the test, and as long.
+        let src = unsafe { core::slice::from_raw_parts(src, len_bytes) };
+        // SAFETY: by contract.
+        unsafe { copy_out_past_caches(dst, src) }
+    }
+
+    /// What follows a copy past the caches is seen after it.
+    unsafe fn past_caches_publish(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        let tail_bytes = len_bytes.min(WORD_BYTES);
+        let body_bytes = len_bytes - tail_bytes;
+        // SAFETY: all but the last bytes.
+        unsafe { past_caches(dst, src, body_bytes) };
+        // SAFETY: the rest.
+        unsafe {
+            copy_between_publish(
+                dst.wrapping_add(body_bytes),
+                src.wrapping_add(body_bytes),
+                tail_bytes,
+            );
+        };
+    }
+
     const WAYS: &[(&str, Copy)] = &[
         ("behind a header", behind_header),
+        ("past caches", past_caches),
         ("words out", by_words),
         ("words in", by_words_in),
         ("between", copy_between),
@@ -334,6 +374,7 @@ mod tests {
         for len in [1usize, 3, 4, 6, 7, 8, 12, 13, 64, 65, 71, 1101] {
             if !cfg!(miri) || len <= 13 {
                 poll_last_byte(copy_between_publish, len);
+                poll_last_byte(past_caches_publish, len);
                 poll_last_byte(behind_header, len);
             }
         }

@@ -21,6 +21,16 @@ pub(super) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     unsafe { copy(dst, src.as_ptr(), src.len()) }
 }
 
+/// Copies as [`super::copy_out_past_caches`] does.
+///
+/// # Safety
+///
+/// As for [`super::copy_out`].
+pub(super) unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
+    // SAFETY: by contract.
+    unsafe { copy_out(dst, src) }
+}
+
 /// Copies `words` of 8 bytes.
 ///
 /// # Safety

@@ -90,6 +90,20 @@ pub(super) unsafe fn copy_out(dst: *mut u8, mut from: &[u8]) {
     }
 }
 
+/// Copies as [`super::copy_out_past_caches`] does: there are no stores past the caches here.
+///
+/// # Safety
+///
+/// As for [`super::copy_out`].
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub(super) unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
+    // SAFETY: by contract.
+    unsafe { copy_out(dst, src) }
+    // Later stores, of any size, are seen after these.
+    core::sync::atomic::fence(Ordering::Release);
+}
+
 /// A word if there is one, else a byte.
 fn step_bytes(at: *mut u8, left_bytes: usize) -> usize {
     if left_bytes >= WORD_BYTES && at.addr().is_multiple_of(WORD_BYTES) { WORD_BYTES } else { 1 }

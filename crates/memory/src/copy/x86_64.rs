@@ -26,6 +26,8 @@ use core::arch::asm;
 /// Copies that take no loop.
 const SMALL_BYTES_MAX: usize = 64;
 
+const LINE_BYTES: usize = 64;
+
 /// Copies for which 32-byte moves are worth asking whether the CPU has them: beyond, cache
 /// misses are the limit, and they were up to a tenth slower.
 const AVX_BYTES: core::ops::Range<usize> = 1024..32 << 10;
@@ -50,6 +52,66 @@ pub(super) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
 pub(super) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     // SAFETY: `src` is private and as long; the rest is the caller's promise.
     unsafe { copy(dst, src.as_ptr(), src.len()) }
+}
+
+/// Copies as [`super::copy_out_past_caches`] does: whole lines by non-temporal stores.
+///
+/// Two threads on two cores, one copies to memory and the other one copies from there in turn, microseconds of both
+/// together, the median, on an AMD EPYC (Zen 4, two virtual cores); near: the cores share a cache, far: they do not:
+///
+/// | bytes | near, cached | near, past caches | far, cached | far, past caches |
+/// |---|---|---|---|---|
+/// | 16 KiB | 2.0 | 3.0 | 7.6 | 3.2 |
+/// | 64 KiB | 9.4 | 7.3 | 33.7 | 7.2 |
+/// | 256 KiB | 35.8 | 27.0 | 128 | 25.5 |
+/// | 1 MiB | 116 | 83 | 495 | 83 |
+/// | 4 MiB | 271 | 344 | 716 | 383 |
+///
+/// # Safety
+///
+/// As for [`super::copy_out`].
+pub(super) unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
+    let head_bytes = (dst.addr().wrapping_neg() % LINE_BYTES).min(src.len());
+    let (head, rest) = src.split_at(head_bytes);
+    let (lines, tail) = rest.split_at(rest.len() - rest.len() % LINE_BYTES);
+    // SAFETY: the first bytes of what the caller promised.
+    unsafe { copy_out(dst, head) };
+    let dst = dst.wrapping_add(head.len());
+    if !lines.is_empty() {
+        // SAFETY: the next bytes, at the start of a line; whole lines, at least one.
+        unsafe { copy_lines_past_caches(dst, lines) };
+    }
+    // SAFETY: the last bytes of what the caller promised.
+    unsafe { copy_out(dst.wrapping_add(lines.len()), tail) };
+}
+
+/// # Safety
+///
+/// As for [`super::copy_out`]; `dst` begins a line, and there are whole lines, at least one.
+unsafe fn copy_lines_past_caches(dst: *mut u8, lines: &[u8]) {
+    // SAFETY: 64 bytes at each multiple of 64 below the length. The fence orders these stores before all later ones.
+    unsafe {
+        asm!(
+            "xor {at:e}, {at:e}",
+            "2:",
+            "movdqu {a}, xmmword ptr [{src} + {at}]",
+            "movdqu {b}, xmmword ptr [{src} + {at} + 16]",
+            "movdqu {c}, xmmword ptr [{src} + {at} + 32]",
+            "movdqu {d}, xmmword ptr [{src} + {at} + 48]",
+            "movntdq xmmword ptr [{dst} + {at}], {a}",
+            "movntdq xmmword ptr [{dst} + {at} + 16], {b}",
+            "movntdq xmmword ptr [{dst} + {at} + 32], {c}",
+            "movntdq xmmword ptr [{dst} + {at} + 48], {d}",
+            "add {at}, 64",
+            "cmp {at}, {len}",
+            "jb 2b",
+            "sfence",
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            at = out(reg) _, len = in(reg) lines.len(),
+            src = in(reg) lines.as_ptr(), dst = in(reg) dst,
+            options(nostack)
+        );
+    }
 }
 
 /// Copies as [`super::copy_between`] does.

@@ -51,6 +51,7 @@ impl<N: Nic> Worker<N> {
         let live = self.live(begun.peer).ok_or(CallError::NotConnected)?;
         let body = live.bodies.begun_request(begun.number).ok_or(CallError::NotConnected)?;
         body.write(offset_bytes, part);
+        self.transfers.stats.copied_bytes += part.len() as u64;
         Ok(())
     }
 
@@ -117,6 +118,7 @@ impl<N: Nic> Worker<N> {
         let Answering { peer, request, .. } = token.answering;
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         live.bodies.begun(request).ok_or(ReplyError::Gone)?.write(offset_bytes, part);
+        self.transfers.stats.copied_bytes += part.len() as u64;
         Ok(())
     }
 

@@ -88,12 +88,14 @@ impl<N: Nic> Worker<N> {
     ) -> Result<CallId, CallError> {
         let now_ns = self.now_ns();
         let account = Account { caller, method: Some(call.method) };
-        let buffer = self.take_for_call(peer, account, body.len_bytes())?;
+        let len_bytes = body.len_bytes();
+        let buffer = self.take_for_call(peer, account, len_bytes)?;
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
         match live.connection.call_large(call, large(&buffer), now_ns) {
             Ok(id) => {
                 // The peer reads it only once the batch has left, at a later poll.
                 live.bodies.lend_request(id, buffer, |to, private| body.lend(to, private));
+                self.transfers.stats.copied_bytes += len_bytes as u64;
                 Ok(id)
             }
             Err(refused) => Err(refused.into()),
@@ -238,6 +240,7 @@ impl<N: Nic> Worker<N> {
         match live.connection.reply_large(id, large(&buffer), now_ns) {
             Ok(()) => {
                 live.bodies.lend_response(id, buffer, |to, private| body.lend(to, private));
+                self.transfers.stats.copied_bytes += len_bytes as u64;
                 Ok(())
             }
             Err(error) => Err(error.into()),

@@ -22,7 +22,7 @@ impl<N: Nic> Worker<N> {
                 self.send_finished(&completion);
             }
         }
-        if self.transfers.has_arrivals() {
+        if !self.transfers.is_empty() {
             self.take_pieces(handler);
         }
         for _ in 0..self.transfers.ended_len() {
@@ -39,14 +39,14 @@ impl<N: Nic> Worker<N> {
     /// Copies the pieces of bodies that have arrived, or tells them, while the NIC moves those behind them.
     #[cold]
     fn take_pieces<H: Handler<N> + ?Sized>(&mut self, handler: &mut H) {
+        if !self.transfers.has_arrivals() {
+            return self.transfers.count_poll_in_vain();
+        }
         self.post_transfers();
         self.send.ring_all();
         let Self { transfers, peers, .. } = self;
-        while let Some((piece, piece_bytes_max, transfer)) = transfers.next_arrival() {
-            let Some(transfer) = transfer else { continue };
-            let peer = transfer.peer();
-            let told = transfer.take_in(piece.offset_bytes, piece_bytes_max);
-            let Some((call, piece)) = told else { continue };
+        while let Some(told) = transfers.take_arrival() {
+            let Some((peer, call, piece)) = told else { continue };
             // Nobody is told of a call that has ended.
             let cookie = peers.live(peer).and_then(|live| live.connection.fetching(call));
             if let Some(cookie) = cookie {

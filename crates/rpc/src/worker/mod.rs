@@ -54,7 +54,7 @@ use peers::PeerTable;
 use receive::ReceiveSide;
 use resources::Resources;
 use send::SendSide;
-pub use stats::Stats;
+pub use stats::{BodyStats, Stats};
 use timers::{Keepalive, Timers};
 use transfers::Transfers;
 use window::SendWindow;
@@ -145,7 +145,7 @@ impl<N: Nic> Worker<N> {
     /// The worker's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.stats
+        Stats { bodies: self.transfers.stats, ..self.stats }
     }
 
     /// The worker's settings.

@@ -21,4 +21,24 @@ pub struct Stats {
     pub tokens_dropped: u64,
     /// Writes without news that asked whether a silent peer is still there.
     pub keepalives: u64,
+    /// What bodies by rendezvous cost.
+    pub bodies: BodyStats,
+}
+
+/// What bodies that go by rendezvous cost a worker. One that fits the ring costs none of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyStats {
+    /// Bytes that the worker copied: to memory that a peer reads, and from where a READ put them to private memory. What
+    /// a handler copies of a [piece](crate::BodyPiece) is the handler's.
+    pub copied_bytes: u64,
+    /// Bytes of private memory that were cleared before a body was copied there.
+    pub cleared_bytes: u64,
+    /// Bytes that READs and WRITEs moved, those of the program too.
+    pub moved_bytes: u64,
+    /// READs and WRITEs that were posted.
+    pub pieces: u64,
+    /// Most of them that were outstanding at a time.
+    pub outstanding_max: u64,
+    /// Polls that began while some were outstanding, and found none that had ended.
+    pub polls_in_vain: u64,
 }

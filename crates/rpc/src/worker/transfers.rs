@@ -10,7 +10,7 @@ use proto::copyrpc::{CallId, RequestId};
 use slots::{Key, SlotTable};
 use verbs::{Nic, Op, Payload, RemoteSlice, Sge};
 
-use super::spares::Spares;
+use super::{BodyStats, spares::Spares};
 use crate::{BodyPiece, LocalRegion, PeerId, Range, pool::Buffer, queue::Piece};
 
 /// Longest piece: beyond, another one costs less than a hundredth.
@@ -84,10 +84,11 @@ impl<N: Nic> Transfer<N> {
 
     /// Copies a piece of a body that has arrived. Returns it instead, with its call, if the handler is to be
     /// told.
-    pub(super) fn take_in(
+    fn take_in(
         &mut self,
         offset_bytes: usize,
         piece_bytes_max: usize,
+        stats: &mut BodyStats,
     ) -> Option<(CallId, BodyPiece<'_, N>)> {
         let (told, buffer) = match &self.purpose {
             Purpose::Access(_) => return None,
@@ -103,8 +104,10 @@ impl<N: Nic> Transfer<N> {
         let range = piece.range();
         // There is room for all. No further: a piece takes no longer for what is behind it.
         if self.body.len() < range.end {
+            stats.cleared_bytes += (range.end - self.body.len()) as u64;
             self.body.resize(range.end, 0);
         }
+        stats.copied_bytes += range.len() as u64;
         piece.copy_to(offset_bytes, &mut self.body[range]);
         None
     }
@@ -182,6 +185,7 @@ pub(super) struct Transfers<N: Nic> {
     /// Transfers that have ended and whose ends are to be reported.
     ended: VecDeque<Key>,
     pub(super) spares: Spares,
+    pub(super) stats: BodyStats,
     /// Longest piece that was posted: that of the NIC's longest message, if that is shorter.
     piece_bytes_max: usize,
 }
@@ -196,6 +200,7 @@ impl<N: Nic> Transfers<N> {
             arrived: VecDeque::new(),
             ended: VecDeque::new(),
             spares: Spares::default(),
+            stats: BodyStats::default(),
             piece_bytes_max: PIECE_BYTES_MAX,
         }
     }
@@ -252,9 +257,15 @@ impl<N: Nic> Transfers<N> {
     ) -> Result<(), E> {
         let Some(transfer) = self.table.get_mut(key) else { return Ok(()) };
         let (before, left) = (transfer.outstanding, PIECES_MAX.saturating_sub(self.outstanding));
+        let from_bytes = transfer.next_bytes;
         self.piece_bytes_max = message_bytes_max.min(PIECE_BYTES_MAX);
         let posted = transfer.post(self.piece_bytes_max, left, post);
-        self.outstanding += (transfer.outstanding - before) as usize;
+        let pieces = transfer.outstanding - before;
+        self.outstanding += pieces as usize;
+        let to_bytes = transfer.next_bytes.unwrap_or(transfer.len_bytes());
+        self.stats.pieces += u64::from(pieces);
+        self.stats.moved_bytes += (to_bytes - from_bytes.unwrap_or(to_bytes)) as u64;
+        self.stats.outstanding_max = self.stats.outstanding_max.max(self.outstanding as u64);
         if posted.is_ok() && transfer.is_stalled() {
             self.post_later(key);
         }
@@ -270,16 +281,32 @@ impl<N: Nic> Transfers<N> {
 
     // Ends
 
-    #[inline]
     pub(super) fn has_arrivals(&self) -> bool {
         !self.arrived.is_empty()
     }
 
-    /// The next piece that has arrived, its transfer, and the longest piece.
-    pub(super) fn next_arrival(&mut self) -> Option<(Piece, usize, Option<&mut Transfer<N>>)> {
-        let piece = self.arrived.pop_front()?;
-        let transfer = self.table.get_mut(piece.transfer);
-        Some((piece, self.piece_bytes_max, transfer.filter(|transfer| !transfer.is_given_up)))
+    /// Whether there are none. What has arrived of one that was given up waits for the next.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Counts a poll in which no piece has ended, if some are outstanding.
+    pub(super) fn count_poll_in_vain(&mut self) {
+        self.stats.polls_in_vain += u64::from(self.outstanding > 0);
+    }
+
+    /// Takes the next piece that has arrived, if there is one: copies it, or returns it with its peer and call, if a
+    /// handler may be to be told.
+    pub(super) fn take_arrival(&mut self) -> Option<Option<(PeerId, CallId, BodyPiece<'_, N>)>> {
+        let Self { arrived, table, stats, piece_bytes_max, .. } = self;
+        let piece = arrived.pop_front()?;
+        let transfer = table.get_mut(piece.transfer).filter(|transfer| !transfer.is_given_up);
+        Some(transfer.and_then(|transfer| {
+            let peer = transfer.peer;
+            let told = transfer.take_in(piece.offset_bytes, *piece_bytes_max, stats)?;
+            Some((peer, told.0, told.1))
+        }))
     }
 
     #[inline]

@@ -18,6 +18,10 @@ use crate::nic::{
 /// From this length on huge pages are worth their rounding.
 const HUGE_BYTES_MIN: usize = 4 << 20;
 
+/// From this length on a copy to memory that peers read goes past the caches: peers run on other cores, and a store to a
+/// line that one of them has read takes much longer than the store to memory.
+const PAST_CACHES_BYTES_MIN: usize = 8 << 10;
+
 /// Longest region.
 const LEN_BYTES_MAX: u64 = 1 << 40;
 
@@ -33,6 +37,8 @@ pub struct Mr {
     key: u32,
     len_bytes: usize,
     is_registered: bool,
+    /// Processes that map it may read it, most often on another core.
+    is_read_by_peers: bool,
     _in_use: Arc<InUse>,
 }
 
@@ -137,6 +143,7 @@ impl Mr {
             key,
             len_bytes,
             is_registered: true,
+            is_read_by_peers: port.fabric.is_some() && access.contains(Access::REMOTE_READ),
             _in_use: in_use.clone(),
         })
     }
@@ -210,7 +217,14 @@ impl MemoryRegion for Mr {
     #[inline]
     fn write(&self, offset: usize, from: &[u8]) {
         let len = from.len();
-        self.view(offset, len, || self.region.span(offset, len)?.copy_out(from));
+        self.view(offset, len, || {
+            let span = self.region.span(offset, len)?;
+            if self.is_read_by_peers && len >= PAST_CACHES_BYTES_MIN {
+                span.copy_out_past_caches(from)
+            } else {
+                span.copy_out(from)
+            }
+        });
     }
 
     #[inline]
