@@ -321,7 +321,7 @@ impl<T> CallQueue<T> {
         if can_send || !self.ended.is_empty() {
             return None;
         }
-        if self.pipeline.awaits_daemon() {
+        if self.pipeline.awaits_answers() {
             return self.pipeline.arm().then_some(Awaits::Daemon);
         }
         // The calls of a connection that is gone end with the next look.

@@ -5,7 +5,12 @@ use std::time::Duration;
 use ipc::{Failed, Filled, Filler, LentBytes};
 use zerocopy::IntoBytes as _;
 
-use crate::{CallError, Client, To, call_head, message::CallExtra, patience};
+use crate::{
+    CallError, Client, To, call_head,
+    direct::{DirectHeads, Way, direct_error, is_session_over},
+    message::CallExtra,
+    patience,
+};
 
 impl Client {
     /// Like [`call`](Self::call), with an answer that is lent where the daemon put it, until the next call:
@@ -50,14 +55,49 @@ impl Client {
         self.call_behind(to, &[], (len_bytes, fill), timeout)
     }
 
+    /// The lent answer to the latest call.
+    fn lent_answer(&self) -> LentBytes<'_> {
+        let session = self.latest.and_then(|at| self.direct.all().nth(at));
+        session.unwrap_or(&self.ipc).lent()
+    }
+
     /// Calls with a body that begins with `body`, behind which `fill` puts the rest.
     fn call_behind(
         &mut self,
         to: To,
         body: &[u8],
         (rest_bytes, fill): (usize, impl FnOnce(&mut Filler<'_>)),
-        timeout: Duration,
+        mut timeout: Duration,
     ) -> Result<LentBytes<'_>, CallError> {
+        self.latest = None;
+        match self.direct.way(to) {
+            Way::Daemon => {}
+            Way::Meet(place) => timeout = self.meet(place, timeout),
+            Way::Session(place) => {
+                let heads = DirectHeads::new(to.method, timeout, self.trace);
+                let [head, extra] = heads.parts();
+                let head_bytes = head.len() + extra.len() + body.len();
+                let session = self.direct.session(place);
+                // What fills the rest does so once: from here on there is no other way.
+                if let Some(session) = session.filter(|it| it.has_room(head_bytes + rest_bytes)) {
+                    let head = [head, extra, body];
+                    let request = Filled::behind(&head, rest_bytes, fill);
+                    let ended = session.call_in_place_within(&request, timeout).map(drop);
+                    if let Err(error) = ended {
+                        if is_session_over(error) {
+                            return Err(self.over_error(error));
+                        }
+                        let failed = Failed { error, detail: session.detail() };
+                        return Err(match session.was_sent() {
+                            true => direct_error(failed, to),
+                            false => CallError::not_sent(error),
+                        });
+                    }
+                    self.latest = Some(place);
+                    return Ok(self.lent_answer());
+                }
+            }
+        }
         let head = call_head(to, timeout, self.config.response_bytes, self.trace);
         let extra = CallExtra { trace: self.trace.into() };
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
@@ -65,7 +105,7 @@ impl Client {
         let request = Filled::behind(&head, rest_bytes, fill);
         let ended = self.ipc.call_in_place_within(&request, patience(timeout)).map(drop);
         match ended {
-            Ok(()) => Ok(self.ipc.lent()),
+            Ok(()) => Ok(self.lent_answer()),
             Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent_in_time(error)),
             Err(error) => Err(CallError::of(Failed { error, detail: self.ipc.detail() }, to)),
         }

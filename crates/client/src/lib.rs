@@ -30,6 +30,7 @@ mod alarm;
 pub mod allocation;
 pub mod bulk;
 mod call_queue;
+mod direct;
 mod error;
 mod futures;
 mod in_place;
@@ -47,6 +48,7 @@ pub mod stream;
 pub mod tokio;
 
 use std::{
+    os::fd::AsFd as _,
     path::Path,
     time::{Duration, Instant},
 };
@@ -72,6 +74,7 @@ pub use runtime::{Runtime, RuntimeError};
 pub use spread::{Route, Spread};
 
 use crate::{
+    direct::{Direct, DirectHeads, Way, direct_error, is_session_over, over_error},
     message::{CallExtra, CallHead, DAEMON, HAS_EXTRA, method},
     retry::RetryBudget,
 };
@@ -116,6 +119,10 @@ impl Default for ClientConfig {
 #[derive(Debug)]
 pub struct Client {
     ipc: ipc::BlockingClient,
+    /// Providers of this node that are called without the daemon.
+    direct: Direct<ipc::BlockingClient>,
+    /// The session by which the latest call went; `None`: it went through the daemon.
+    latest: Option<usize>,
     config: ClientConfig,
     budget: RetryBudget,
     /// Retries so far: what their waits are spread by.
@@ -132,7 +139,9 @@ impl Client {
     pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
         let ipc = ipc::BlockingClient::connect(path, ipc_config(config))?;
         let seed = u64::from(std::process::id()) << 32;
-        Ok(Self { ipc, config, budget: RetryBudget::default(), retries: seed, trace: 0 })
+        let direct = Direct::new(ipc_config(config));
+        let budget = RetryBudget::default();
+        Ok(Self { ipc, direct, latest: None, config, budget, retries: seed, trace: 0 })
     }
 
     /// Connects again, to the same daemon or its successor.
@@ -141,6 +150,7 @@ impl Client {
     ///
     /// [`ConnectError`]; the client stays as it was.
     pub fn reconnect(&mut self) -> Result<(), ConnectError> {
+        self.direct.begin_anew();
         self.ipc.reconnect()
     }
 
@@ -183,15 +193,111 @@ impl Client {
         let to = To { rank, service, method };
         if self.config.retry.retries_max == 0 {
             return match self.call_once(to, body, timeout) {
-                Ok(len_bytes) => Ok(self.ipc.response(len_bytes)),
+                Ok(len_bytes) => Ok(self.response(len_bytes)),
                 Err(error) => Err(error),
             };
         }
         let len_bytes = self.call_retrying(to, body, timeout)?;
-        Ok(self.ipc.response(len_bytes))
+        Ok(self.response(len_bytes))
     }
 
+    /// The answer to the latest call.
+    #[inline]
+    fn response(&self, len_bytes: usize) -> &[u8] {
+        let session = self.latest.and_then(|at| self.direct.all().nth(at));
+        session.unwrap_or(&self.ipc).response(len_bytes)
+    }
+
+    #[inline]
     fn call_once(&mut self, to: To, body: &[u8], timeout: Duration) -> Result<usize, CallError> {
+        self.latest = None;
+        if self.direct.has_news() {
+            // Sessions that are over are dropped.
+            drop(self.direct.take_news());
+        }
+        let mut left = timeout;
+        match self.direct.way(to) {
+            Way::Daemon => {}
+            Way::Meet(place) => left = self.meet(place, timeout),
+            Way::Session(place) => match self.call_session(place, to, body, timeout) {
+                Ok(ended) => return ended,
+                Err(time_left) => left = time_left,
+            },
+        }
+        self.call_daemon(to, body, left)
+    }
+
+    /// Calls a provider by the session of a place; fails with the time that is left, if the call is to go through the
+    /// daemon: the provider has not taken it, and never will.
+    #[inline]
+    fn call_session(
+        &mut self,
+        place: usize,
+        to: To,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<Result<usize, CallError>, Duration> {
+        let Some(session) = self.direct.session(place) else { return Err(timeout) };
+        let heads = DirectHeads::new(to.method, timeout, self.trace);
+        let [head, extra] = heads.parts();
+        if !session.has_room(head.len() + extra.len() + body.len()) {
+            return Err(timeout);
+        }
+        let ended = session.call_parts_within(&[head, extra, body], timeout).map(<[u8]>::len);
+        match ended {
+            Ok(len_bytes) => {
+                self.latest = Some(place);
+                Ok(Ok(len_bytes))
+            }
+            Err(ipc::CallError::NotTaken) => Err(session.time_left(timeout)),
+            Err(error) if !session.was_sent() => Ok(Err(CallError::not_sent(error))),
+            Err(error) if is_session_over(error) => Ok(Err(self.over_error(error))),
+            Err(error) => {
+                Ok(Err(direct_error(ipc::Failed { error, detail: session.detail() }, to)))
+            }
+        }
+    }
+
+    /// How a call ended whose session is over.
+    #[cold]
+    fn over_error(&mut self, error: ipc::CallError) -> CallError {
+        self.ipc.look();
+        over_error(error, self.ipc.gone())
+    }
+
+    /// Asks the daemon for an introduction to the provider of a place; returns what is left of the time of a call.
+    #[cold]
+    fn meet(&mut self, place: usize, timeout: Duration) -> Duration {
+        let start = Instant::now();
+        let outcome = self.try_meet(place, start, timeout);
+        self.direct.asked(place, outcome);
+        timeout.saturating_sub(start.elapsed())
+    }
+
+    fn try_meet(
+        &mut self,
+        place: usize,
+        start: Instant,
+        timeout: Duration,
+    ) -> Result<ipc::Newcomer, CallError> {
+        let wanted = self.direct.wanted(place);
+        let ask = |ipc: &mut ipc::BlockingClient, method| {
+            let timeout = timeout.saturating_sub(start.elapsed());
+            let to = To { rank: HERE, service: DAEMON, method };
+            let head = call_head(to, timeout, 0, 0);
+            let parts = [head.as_bytes(), wanted.as_bytes()];
+            let ended = ipc.call_parts_within(&parts, patience(timeout)).map(drop);
+            ended.map_err(CallError::from)
+        };
+        ask(&mut self.ipc, method::MAY_MEET)?;
+        let made = ipc::Newcomer::new().map_err(|_| CallError::Refused(Status::ResourceExhausted));
+        let (newcomer, socket) = made?;
+        self.ipc.send_descriptor(socket.as_fd())?;
+        ask(&mut self.ipc, method::MEET)?;
+        Ok(newcomer)
+    }
+
+    fn call_daemon(&mut self, to: To, body: &[u8], timeout: Duration) -> Result<usize, CallError> {
         let head = call_head(to, timeout, self.config.response_bytes, self.trace);
         let extra = CallExtra { trace: self.trace.into() };
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };

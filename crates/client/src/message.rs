@@ -9,6 +9,8 @@
 //! provider ─▶ daemon CallHead to the own daemon, method WATCH; number of the service
 //! daemon ─▶ provider numbers of requests that nobody waits for any more, 8 bytes each
 //! client ─▶ daemon   CallHead to the own daemon, method CANCEL; numbers of own calls, 2 bytes each
+//! client ─▶ daemon   CallHead to the own daemon, method MEET; WantedHead: a service
+//! client ─▶ provider DirectHead: method, timeout; CallExtra: what a trace is called  │ body
 //! ```
 //!
 //! An answer that is no success begins with who says so ([`origin`]), and what that says about it. An empty
@@ -45,6 +47,18 @@ pub mod method {
     /// each ([`CallId::call`](ipc::CallId::call)). They end with [`Status::Cancelled`](proto::Status::Cancelled), and
     /// whoever executes them is told. Numbers of calls that have ended mean nothing.
     pub const CANCEL: u16 = 8;
+    /// Whether this process may be introduced to the process that provides a service, as a client of its own: the body is
+    /// a [`WantedHead`](super::WantedHead).
+    pub const MAY_MEET: u16 = 9;
+    /// Introduces this process: the same body, after a descriptor that
+    /// [`Newcomer::new`](ipc::Newcomer::new) made.
+    pub const MEET: u16 = 10;
+    /// Clients may be introduced to this provider: the body is the number of its service, after the descriptor that
+    /// [`Server::introduced`](ipc::Server::introduced) made. The answer is the rank of this node, 4 bytes.
+    pub const RECEIVE: u16 = 11;
+    /// A provider tells of calls that went without the daemon: the body consists of
+    /// [`DirectRecord`](super::DirectRecord)s.
+    pub const COUNTS: u16 = 12;
 }
 
 /// The first byte of an answer that is no success: the party that refused the call.
@@ -151,6 +165,49 @@ pub const HERE: u32 = u32::MAX;
 /// Bytes before the body of a client's request.
 pub const CALL_HEAD_BYTES: usize = size_of::<CallHead>();
 const _: () = assert!(CALL_HEAD_BYTES == 16);
+
+/// The body of [`method::MEET`]: who is to be met.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct WantedHead {
+    /// The rank of the service; [`HERE`]: this node.
+    pub rank: U32,
+    /// The service.
+    pub service: U16,
+    /// Zero.
+    pub reserved: U16,
+}
+
+/// Before the body of a request that goes to a provider without a daemon in between.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DirectHead {
+    /// The method of the service.
+    pub method: U16,
+    /// [`HAS_TRACE`], or 0.
+    pub flags: U16,
+    /// The deadline of the call, from when it is taken.
+    pub timeout_us: U32,
+}
+
+/// Calls that a provider answered to one client without the daemon, since it told of them last.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DirectRecord {
+    /// The client, by the name of its introduction.
+    pub tag: U64,
+    /// Answers.
+    pub count: U32,
+    /// Their status.
+    pub status: u8,
+    /// Whether the service said so, which is 1; otherwise nobody waited for the answer any more.
+    pub is_of_service: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+}
+
+/// A bit of [`DirectHead::flags`]: a [`CallExtra`] follows the head.
+pub const HAS_TRACE: u16 = 1;
 
 /// Before the body of a request to another node. The service is the method of the protocol.
 ///

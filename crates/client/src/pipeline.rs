@@ -10,7 +10,9 @@ use ipc::{CallId, Filled, Filler, LentBytes};
 use zerocopy::IntoBytes as _;
 
 use crate::{
-    CallError, ClientConfig, ConnectError, HERE, Status, To, call_head, ipc_config,
+    CallError, ClientConfig, ConnectError, HERE, Status, To, call_head,
+    direct::{Direct, DirectHeads, News, Way, direct_error, is_session_over, over_error},
+    ipc_config,
     message::{CallExtra, DAEMON, method},
     patience,
 };
@@ -43,8 +45,13 @@ pub struct SubmitError<C> {
 /// ```
 #[derive(Debug)]
 pub struct Pipeline<C> {
-    /// Calls, and messages about calls that were given up, which have no context.
-    ipc: ipc::PipelinedClient<Option<(To, C)>>,
+    ipc: Ipc<C>,
+    /// Providers of this node that are called without the daemon.
+    direct: Direct<Ipc<C>>,
+    /// On its way, while the daemon is asked to introduce it.
+    newcomer: Option<ipc::Newcomer>,
+    /// Messages about introductions that are under way.
+    meeting: usize,
     given_up: GivenUp,
     config: ClientConfig,
     trace: u64,
@@ -54,6 +61,27 @@ pub struct Pipeline<C> {
     /// After how many attempts to find a daemon that is gone, and when the next may be.
     attempts: u32,
     attempt_at: Option<Instant>,
+}
+
+type Ipc<C> = ipc::PipelinedClient<Sent<C>>;
+
+/// What a message is about.
+#[derive(Debug)]
+enum Sent<C> {
+    Call(To, C),
+    /// Calls that were given up.
+    GivenUp,
+    /// Whether the daemon would introduce this process to the provider of a place.
+    MayMeet(usize),
+    /// That it does.
+    Meet(usize),
+}
+
+/// How a message about introductions ended.
+struct Met {
+    place: usize,
+    is_asking: bool,
+    outcome: Result<(), CallError>,
 }
 
 /// Calls that were given up, and that the daemon is still to be told of.
@@ -91,7 +119,21 @@ impl<C> Pipeline<C> {
         let (ended, attempt_at) = (Vec::new(), None);
         let given_up = GivenUp::NONE;
         let (trace, connections, attempts) = (0, 1, 0);
-        Ok(Self { ipc, given_up, config, trace, connections, ended, attempts, attempt_at })
+        let direct = Direct::new(ipc_config(config));
+        let (newcomer, meeting) = (None, 0);
+        Ok(Self {
+            ipc,
+            direct,
+            newcomer,
+            meeting,
+            given_up,
+            config,
+            trace,
+            connections,
+            ended,
+            attempts,
+            attempt_at,
+        })
     }
 
     /// Connects again, to the same daemon or its successor, and ends calls that are in flight.
@@ -103,11 +145,18 @@ impl<C> Pipeline<C> {
         &mut self,
         mut done: impl FnMut(C, Result<&[u8], CallError>),
     ) -> Result<(), ConnectError> {
-        self.ipc.reconnect(|call, answer| {
-            if let Some((to, context)) = call {
+        self.ipc.reconnect(|sent, answer| {
+            if let Sent::Call(to, context) = sent {
                 done(context, answer.map_err(|failed| CallError::of(failed, to)));
             }
         })?;
+        for session in self.direct.sessions() {
+            session.end(|sent, answer| {
+                if let Sent::Call(to, context) = sent {
+                    done(context, answer.map_err(|failed| direct_error(failed, to)));
+                }
+            });
+        }
         self.connected();
         Ok(())
     }
@@ -121,6 +170,11 @@ impl<C> Pipeline<C> {
     /// There is a new connection.
     fn connected(&mut self) {
         self.given_up = GivenUp::NONE;
+        self.direct.begin_anew();
+        self.meeting = 0;
+        self.newcomer = None;
+        // The descriptor is another one. A session that it does not tell of is looked at now and then.
+        let _ = self.direct.all().try_for_each(|session| self.ipc.watch(session));
         self.connections += 1;
         self.attempts = 0;
         self.attempt_at = None;
@@ -135,8 +189,8 @@ impl<C> Pipeline<C> {
             return false;
         }
         let ended = &mut self.ended;
-        let found = self.ipc.reconnect(|call, answer| {
-            if let (Some((to, context)), Err(failed)) = (call, answer) {
+        let found = self.ipc.reconnect(|sent, answer| {
+            if let (Sent::Call(to, context), Err(failed)) = (sent, answer) {
                 ended.push((context, CallError::of(failed, to)));
             }
         });
@@ -209,12 +263,29 @@ impl<C> Pipeline<C> {
         context: C,
         fill: impl FnOnce(&mut Filler<'_>),
     ) -> Result<CallId, SubmitError<C>> {
+        let call = Sent::Call(to, context);
+        if self.free() == 0 {
+            return Err(self.full(call));
+        }
+        if let Some(session) = self.session_for(to) {
+            let heads = DirectHeads::new(to.method, timeout, self.trace);
+            let head = heads.parts();
+            let head_bytes = head[0].len() + head[1].len();
+            // What fills the rest does so once: from here on there is no other way.
+            if let Some(session) = self.direct.session(session).filter(|session| {
+                let max_bytes = session.terms().request_bytes_max;
+                session.free() > 0 && head_bytes + len_bytes <= max_bytes
+            }) {
+                let request = Filled::behind(&head, len_bytes, fill);
+                let submitted = session.submit_filled_within(&request, timeout, call);
+                return submitted.map_err(not_submitted);
+            }
+        }
         let head = call_head(to, timeout, self.config.response_bytes, self.trace);
         let extra = CallExtra { trace: self.trace.into() };
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
         let head = [head.as_bytes(), extra];
         let request = Filled::behind(&head, len_bytes, fill);
-        let call = Some((to, context));
         let submitted = self.ipc.submit_filled_within(&request, patience(timeout), call);
         submitted.map_err(not_submitted)
     }
@@ -226,19 +297,117 @@ impl<C> Pipeline<C> {
         timeout: Duration,
         context: C,
     ) -> Result<CallId, SubmitError<C>> {
+        let mut call = Sent::Call(to, context);
+        if self.free() == 0 {
+            return Err(self.full(call));
+        }
+        if let Some(place) = self.session_for(to)
+            && let Some(session) = self.direct.session(place)
+        {
+            let heads = DirectHeads::new(to.method, timeout, self.trace);
+            let [head, extra] = heads.parts();
+            match session.submit_parts_within(&[head, extra, body], timeout, call) {
+                Ok(id) => return Ok(id),
+                // The daemon has room, or says why there is none.
+                Err(refused) => call = refused.context,
+            }
+        }
         let head = call_head(to, timeout, self.config.response_bytes, self.trace);
         let extra = CallExtra { trace: self.trace.into() };
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
         let parts = [head.as_bytes(), extra, body];
-        let call = Some((to, context));
         let submitted = self.ipc.submit_parts_within(&parts, patience(timeout), call);
         submitted.map_err(not_submitted)
+    }
+
+    /// As many calls are in flight as may be, whichever way they went.
+    #[cold]
+    fn full(&self, call: Sent<C>) -> SubmitError<C> {
+        // A connection that is gone says so first.
+        let full = ipc::CallError::Full { depth: self.ipc.depth() };
+        let error = self.ipc.gone().unwrap_or(full);
+        not_submitted(ipc::SubmitError { error, context: call })
+    }
+
+    /// The place of the session for a call, if it is to go without the daemon.
+    #[inline]
+    fn session_for(&mut self, to: To) -> Option<usize> {
+        let way = self.direct.way(to);
+        if self.direct.has_news() {
+            self.take_news();
+        }
+        match way {
+            Way::Daemon => None,
+            Way::Session(at) => Some(at),
+            Way::Meet(place) => {
+                self.ask_to_meet(place, Sent::MayMeet(place));
+                None
+            }
+        }
+    }
+
+    /// Asks the daemon about an introduction.
+    #[cold]
+    fn ask_to_meet(&mut self, place: usize, sent: Sent<C>) {
+        let of_method = match sent {
+            Sent::MayMeet(_) => method::MAY_MEET,
+            _ => method::MEET,
+        };
+        let head = To { rank: HERE, service: DAEMON, method: of_method };
+        let head = call_head(head, self.config.timeout, 0, 0);
+        let wanted = self.direct.wanted(place);
+        let parts = [head.as_bytes(), wanted.as_bytes()];
+        // A call of the program has the last place.
+        let refused = ipc::CallError::Full { depth: self.ipc.depth() };
+        let submitted = match self.ipc.free() {
+            0 | 1 => Err(refused),
+            _ => self
+                .ipc
+                .submit_parts_within(&parts, patience(self.config.timeout), sent)
+                .map_err(|refused| refused.error),
+        };
+        match submitted {
+            Ok(_) => self.meeting += 1,
+            Err(error) => self.direct.asked(place, Err(CallError::not_sent(error))),
+        }
+    }
+
+    /// The daemon has said something about an introduction.
+    #[cold]
+    fn met(&mut self, Met { place, is_asking, outcome }: Met) {
+        self.meeting = self.meeting.saturating_sub(1);
+        match outcome {
+            Err(error) => self.direct.asked(place, Err(error)),
+            Ok(()) if is_asking => match self.send_newcomer() {
+                Ok(()) => self.ask_to_meet(place, Sent::Meet(place)),
+                Err(error) => self.direct.asked(place, Err(error)),
+            },
+            Ok(()) => {
+                let gone = CallError::Refused(Status::Unavailable);
+                self.direct.asked(place, self.newcomer.take().ok_or(gone));
+            }
+        }
+    }
+
+    fn send_newcomer(&mut self) -> Result<(), CallError> {
+        // One at a time.
+        if self.newcomer.is_some() {
+            return Err(CallError::Refused(Status::ResourceExhausted));
+        }
+        let made = ipc::Newcomer::new().map_err(|_| CallError::Refused(Status::ResourceExhausted));
+        let (newcomer, socket) = made?;
+        self.ipc.send_descriptor(socket.as_fd())?;
+        self.newcomer = Some(newcomer);
+        Ok(())
     }
 
     /// Sees to it that the daemon notices all calls so far, and those that were [given up](Self::cancel).
     pub fn flush(&mut self) {
         self.tell_given_up();
         self.ipc.flush();
+        if !self.direct.is_empty() {
+            self.direct.sessions().for_each(ipc::PipelinedClient::flush);
+        }
     }
 
     /// Tells the daemon of calls that were given up: one message at a time, and more while most of the room is free.
@@ -262,7 +431,7 @@ impl<C> Pipeline<C> {
         }
         let numbers: Vec<u8> = calls.iter().flat_map(|id| id.call().to_le_bytes()).collect();
         let parts = [head.as_bytes(), &numbers];
-        match self.ipc.submit_parts_within(&parts, patience(self.config.timeout), None) {
+        match self.ipc.submit_parts_within(&parts, patience(self.config.timeout), Sent::GivenUp) {
             Ok(_) => self.given_up.telling += 1,
             // A response makes room.
             Err(ipc::SubmitError { error: ipc::CallError::Full { .. }, .. }) => {
@@ -276,17 +445,35 @@ impl<C> Pipeline<C> {
     pub fn poll(&mut self, mut done: impl FnMut(C, Result<&[u8], CallError>)) -> usize {
         let reported = self.report_ended(|context, error| done(context, Err(error)));
         self.tell_given_up();
-        let (given_up, mut told) = (&mut self.given_up, 0);
-        let ended = self.ipc.poll_outcomes(|call, outcome| match call {
-            Some((to, context)) => {
-                done(context, outcome.map_err(|failed| CallError::of(failed, to)))
+        let (mut told, mut met) = (0, Vec::new());
+        let given_up = &mut self.given_up;
+        let ended = self.ipc.poll_outcomes(|sent, outcome| match sent {
+            Sent::Call(to, context) => {
+                done(context, outcome.map_err(|failed| CallError::of(failed, to)));
             }
-            None => {
+            sent => {
                 told += 1;
-                given_up.told(&outcome);
+                note(given_up, &mut met, sent, outcome.map(drop));
             }
         });
-        reported + ended - told
+        let mut over = Vec::new();
+        let ended_direct = self.poll_sessions(met, |session| {
+            session.poll_outcomes(|sent, outcome| match (sent, outcome) {
+                (Sent::Call(_, context), Err(failed)) if is_session_over(failed.error) => {
+                    over.push((context, failed.error));
+                }
+                (Sent::Call(to, context), outcome) => {
+                    done(context, outcome.map_err(|failed| direct_error(failed, to)));
+                }
+                _ => {}
+            })
+        });
+        if !over.is_empty() {
+            self.ipc.look();
+            let daemon = self.ipc.gone();
+            over.into_iter().for_each(|(it, error)| done(it, Err(over_error(error, daemon))));
+        }
+        reported + ended - told + ended_direct
     }
 
     /// Like [`poll`](Self::poll), with answers that are lent where the daemon put them, during the call of the
@@ -297,17 +484,85 @@ impl<C> Pipeline<C> {
     ) -> usize {
         let reported = self.report_ended(|context, error| done(context, Err(error)));
         self.tell_given_up();
-        let (given_up, mut told) = (&mut self.given_up, 0);
-        let ended = self.ipc.poll_lent(|call, outcome| match call {
-            Some((to, context)) => {
-                done(context, outcome.map_err(|failed| CallError::of(failed, to)))
+        let (mut told, mut met) = (0, Vec::new());
+        let given_up = &mut self.given_up;
+        let ended = self.ipc.poll_lent(|sent, outcome| match sent {
+            Sent::Call(to, context) => {
+                done(context, outcome.map_err(|failed| CallError::of(failed, to)));
             }
-            None => {
+            sent => {
                 told += 1;
-                given_up.told(&outcome);
+                note(given_up, &mut met, sent, outcome.map(drop));
             }
         });
-        reported + ended - told
+        let mut over = Vec::new();
+        let ended_direct = self.poll_sessions(met, |session| {
+            session.poll_lent(|sent, outcome| match (sent, outcome) {
+                (Sent::Call(_, context), Err(failed)) if is_session_over(failed.error) => {
+                    over.push((context, failed.error));
+                }
+                (Sent::Call(to, context), outcome) => {
+                    done(context, outcome.map_err(|failed| direct_error(failed, to)));
+                }
+                _ => {}
+            })
+        });
+        if !over.is_empty() {
+            self.ipc.look();
+            let daemon = self.ipc.gone();
+            over.into_iter().for_each(|(it, error)| done(it, Err(over_error(error, daemon))));
+        }
+        reported + ended - told + ended_direct
+    }
+
+    /// Polls the sessions, and does what else is to be done about them.
+    #[inline]
+    fn poll_sessions(
+        &mut self,
+        met: Vec<Met>,
+        mut poll: impl FnMut(&mut Ipc<C>) -> usize,
+    ) -> usize {
+        for met in met {
+            self.met(met);
+        }
+        if self.direct.is_empty() {
+            return 0;
+        }
+        if self.ipc.take_other() {
+            self.direct.sessions().for_each(ipc::PipelinedClient::look);
+        }
+        let (mut ended, mut is_gone) = (0, false);
+        for session in self.direct.sessions() {
+            if session.free() < session.depth() {
+                ended += poll(session);
+            }
+            is_gone |= session.gone().is_some();
+        }
+        if ended > 0 {
+            self.ipc.reset_idle();
+        }
+        if is_gone {
+            self.direct.close_gone();
+            self.take_news();
+        }
+        ended
+    }
+
+    /// The descriptor is to be readable when a session has something to say.
+    #[cold]
+    fn take_news(&mut self) {
+        for news in self.direct.take_news() {
+            match news {
+                News::Over(session) => self.ipc.unwatch(&session),
+                News::Opened(at) => {
+                    let watched = self.direct.session(at).map(|session| self.ipc.watch(session));
+                    if watched.is_some_and(|watched| watched.is_err()) {
+                        // It would wake nobody that sleeps.
+                        self.direct.close(at);
+                    }
+                }
+            }
+        }
     }
 
     /// Reports calls that ended with a connection that was replaced.
@@ -322,46 +577,82 @@ impl<C> Pipeline<C> {
     /// After a poll that reported nothing: spins, yields or sleeps as configured, at most until the
     /// earliest deadline. Then poll again.
     pub fn rest(&mut self) {
-        self.ipc.rest();
+        if self.direct.is_empty() {
+            return self.ipc.rest();
+        }
+        match self.ipc.idle_step() {
+            ipc::IdleStep::Spun => {}
+            ipc::IdleStep::Yielded => {
+                self.direct.sessions().for_each(ipc::PipelinedClient::hurry_clock);
+            }
+            ipc::IdleStep::Sleep => {
+                if self.arm() {
+                    self.ipc.nap(self.earliest_deadline_ns());
+                }
+            }
+        }
     }
 
     /// Before waiting for the descriptor by other means: `true` if it will become readable. Wait no
     /// longer than to [`earliest_deadline_ns`](Self::earliest_deadline_ns), then poll.
     pub fn arm(&mut self) -> bool {
-        self.ipc.arm()
+        let is_idle = self.ipc.arm();
+        // All of them: those that are armed are looked at with the next poll.
+        let busy = self.direct.sessions().filter(|session| session.free() < session.depth());
+        busy.fold(is_idle, |is_idle, session| session.arm() & is_idle)
     }
 
     /// When the next call ends even if the daemon says nothing, in nanoseconds of `CLOCK_MONOTONIC`;
     /// `u64::MAX` if there is none. Exact after [`arm`](Self::arm).
     #[must_use]
     pub fn earliest_deadline_ns(&self) -> u64 {
-        self.ipc.earliest_deadline_ns()
+        let of_sessions = self.direct.all().map(ipc::PipelinedClient::earliest_deadline_ns);
+        of_sessions.fold(self.ipc.earliest_deadline_ns(), u64::min)
     }
 
     /// Stops waiting for a call, and returns its context unless it has ended. It may be executed. With the next
     /// [`flush`](Self::flush) or [`poll`](Self::poll) the daemon is told, and tells whoever executes the call; if all
     /// calls are in flight, with the first poll after a response.
     pub fn cancel(&mut self, id: CallId) -> Option<C> {
-        let (_, context) = self.ipc.cancel(id)??;
-        self.given_up.calls.push(id);
-        Some(context)
+        if let Some(session) = self.direct.session_of_call(id.generation()) {
+            // The provider sees it where it reads requests.
+            return match session.cancel(id)? {
+                Sent::Call(_, context) => Some(context),
+                _ => None,
+            };
+        }
+        match self.ipc.cancel(id)? {
+            Sent::Call(_, context) => {
+                self.given_up.calls.push(id);
+                Some(context)
+            }
+            _ => None,
+        }
     }
 
     /// Calls in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.ipc.in_flight().saturating_sub(self.given_up.telling) + self.ended.len()
+        let messages = self.given_up.telling + self.meeting;
+        let of_sessions: usize = self.direct.all().map(ipc::PipelinedClient::in_flight).sum();
+        self.ipc.in_flight().saturating_sub(messages) + of_sessions + self.ended.len()
     }
 
     /// Calls that can be made now.
+    #[inline]
     #[must_use]
     pub fn free(&self) -> usize {
-        self.ipc.free()
+        if self.direct.is_empty() {
+            return self.ipc.free();
+        }
+        let taken = self.direct.all().map(|session| session.depth() - session.free());
+        self.ipc.free().saturating_sub(taken.sum())
     }
 
-    /// Whether the daemon has something to say: it was asked, and it is not known to be gone.
-    pub(crate) fn awaits_daemon(&self) -> bool {
-        self.ipc.gone().is_none() && self.ipc.free() < self.ipc.depth()
+    /// Whether the daemon or a provider has something to say: it was asked, and it is not known to be gone.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        let mut all = [&self.ipc].into_iter().chain(self.direct.all());
+        all.any(|client| client.gone().is_none() && client.free() < client.depth())
     }
 
     /// Whether the daemon is still to be told of calls that were given up.
@@ -385,8 +676,25 @@ impl<C> Pipeline<C> {
     }
 }
 
-fn not_submitted<C>(refused: ipc::SubmitError<Option<(To, C)>>) -> SubmitError<C> {
-    let Some((_, context)) = refused.context else {
+/// Notes how a message ended that is no call.
+#[cold]
+fn note<C>(
+    given_up: &mut GivenUp,
+    met: &mut Vec<Met>,
+    sent: Sent<C>,
+    outcome: Result<(), ipc::Failed<'_>>,
+) {
+    let (place, is_asking) = match sent {
+        Sent::MayMeet(place) => (place, true),
+        Sent::Meet(place) => (place, false),
+        _ => return given_up.told(&outcome),
+    };
+    let outcome = outcome.map_err(|failed| CallError::of(failed, TO_DAEMON));
+    met.push(Met { place, is_asking, outcome });
+}
+
+fn not_submitted<C>(refused: ipc::SubmitError<Sent<C>>) -> SubmitError<C> {
+    let Sent::Call(_, context) = refused.context else {
         unreachable!("a call has a context");
     };
     SubmitError { error: CallError::not_sent(refused.error), context }

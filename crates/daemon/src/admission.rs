@@ -109,6 +109,15 @@ impl Admission {
             let counter = if is_here { Counter::RequestsLocal } else { Counter::RequestsRemote };
             tally.add(counter, 1);
         }
+        self.check(request)?;
+        Ok(if is_here { Route::Here } else { Route::There })
+    }
+
+    /// Judges a request that is not for the daemon of this node itself, or an introduction, which is a request that is
+    /// to be made.
+    #[inline(always)]
+    pub(crate) fn check<P: ClientPort>(&self, request: &Request<'_, P>) -> Result<(), Refusal> {
+        let Request { reply_to, rank, service, .. } = request;
         if *rank >= self.size {
             return Err(Refusal::NoRank);
         }
@@ -122,7 +131,7 @@ impl Admission {
         if request.body.len_bytes() > request.body.longest(self.body_bytes_max) {
             return Err(Refusal::TooLong);
         }
-        Ok(if is_here { Route::Here } else { Route::There })
+        Ok(())
     }
 
     /// Whether the rights admit a request for a service that not everybody may call, or for the daemon of another node.

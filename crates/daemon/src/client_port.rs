@@ -298,7 +298,7 @@ impl Replies for ipc::Replies {
 
     fn clients(&self) -> Vec<ClientEntry> {
         let entry = |census: ipc::ClientCensus| {
-            let ipc::ClientCensus { client, process, requests, in_flight } = census;
+            let ipc::ClientCensus { client, process, requests, in_flight, .. } = census;
             ClientEntry { tag: client.into(), process, requests, in_flight }
         };
         Self::clients(self).map(entry).collect()

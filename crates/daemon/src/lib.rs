@@ -40,6 +40,7 @@ mod control;
 mod descriptors;
 mod dispatcher;
 mod fair_queue;
+mod introductions;
 mod limits;
 mod links;
 mod members;
@@ -221,6 +222,9 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         dispatcher.now_ns = now_ns;
         dispatcher.tally.add(Counter::Loops, 1);
         let taken = dispatcher.take(port, worker, scratch);
+        if dispatcher.introductions.has_requests() {
+            dispatcher.introduce(port);
+        }
         let of_threads = dispatcher.take_from_threads(port.replies(), worker, scratch);
         let pieces = dispatcher.copy_bodies(port.replies(), worker);
         if taken > 0
@@ -341,6 +345,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     fn count(&mut self, now_ns: u64) {
         let outstanding = self.dispatcher.outstanding() as u64;
         let (waiting, held) = (self.dispatcher.waiting(), self.dispatcher.held_bytes());
+        let sessions = self.dispatcher.introductions.len() as u64;
         let (clients, welcomed, evicted) = self.port.census();
         let rejections = self.port.rejections();
         rejections::log(std::mem::replace(&mut self.rejections, rejections), rejections);
@@ -364,12 +369,13 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         let RegionCount { regions, bytes } = self.bulk.held();
         recorder.set(Counter::BulkHeld, bytes);
         recorder.set(Counter::BulkRegions, regions as u64);
+        recorder.set(Counter::DirectSessions, sessions);
         recorder.sample(now_ns, outstanding);
     }
 
     /// Takes no new calls any more; those in flight end as they would.
     pub fn drain(&mut self) {
-        self.dispatcher.admission.drain();
+        self.dispatcher.drain();
     }
 
     /// Calls in flight; for other threads of the daemon, those are in flight there.

@@ -366,8 +366,14 @@ impl<P: ClientPort> Services<P> {
     /// Counts a request that goes to such a process.
     #[inline]
     pub(super) fn count_request(&mut self, service: u16) {
+        self.count_requests(service, 1);
+    }
+
+    /// Counts requests for a service.
+    #[inline]
+    pub(super) fn count_requests(&mut self, service: u16, count: u64) {
         if let Some(entry) = self.entry(service) {
-            entry.requests += 1;
+            entry.requests += count;
         }
     }
 

@@ -73,7 +73,8 @@ pub fn deadline_ns(timeout: Duration) -> u64 {
 }
 
 /// Time left until a deadline, zero if it has passed.
-pub(crate) fn left(deadline_ns: u64) -> Duration {
+#[must_use]
+pub fn left(deadline_ns: u64) -> Duration {
     // Most waits pass `NOW`, and need no clock.
     let left_ns = if deadline_ns == NOW { 0 } else { deadline_ns.saturating_sub(now_ns()) };
     Duration::from_nanos(left_ns)

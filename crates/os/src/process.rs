@@ -117,6 +117,12 @@ impl Process {
         Self { pidfd, id: ProcessId { pid: 0, start_ticks: 0 } }
     }
 
+    /// A handle of a process that another process handed to this one; its id is not known.
+    #[must_use]
+    pub fn of_pidfd(pidfd: OwnedFd) -> Self {
+        Self::unseen(pidfd)
+    }
+
     /// Opens a handle of the process that [`Self::id`] described earlier, perhaps elsewhere.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
     net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
-        sockopt::{Timeout, set_socket_timeout},
+        sockopt::{self, Timeout, set_socket_timeout},
     },
     process::geteuid,
 };
@@ -220,6 +220,38 @@ impl UnixConnection {
             errno => os("connect")(errno),
         })?;
         Self::of(socket)
+    }
+
+    /// Two sockets that are connected with each other: one for this process, and one to be given away. Whoever gets
+    /// that sees this process at the other end.
+    ///
+    /// # Errors
+    ///
+    /// [`SocketError`].
+    pub fn pair() -> Result<(Self, OwnedFd), SocketError> {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (own, given) = pair.map_err(os("socketpair"))?;
+        Ok((Self::of(own)?, given))
+    }
+
+    /// A connected socket that another process gave to this one.
+    ///
+    /// # Errors
+    ///
+    /// [`SocketError::PeerGone`] if it is no such socket, and other [`SocketError`]s.
+    pub fn adopt(socket: OwnedFd) -> Result<Self, SocketError> {
+        let is_packet = sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET);
+        if !is_packet || sockopt::socket_domain(&socket) != Ok(AddressFamily::UNIX) {
+            return Err(SocketError::PeerGone);
+        }
+        Self::of(socket)
+    }
+
+    /// Ends the connection, whoever else has a copy of a descriptor of it.
+    pub fn shut_down(&self) {
+        // It fails if the other side was faster.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
     fn of(socket: OwnedFd) -> Result<Self, SocketError> {

@@ -4,6 +4,7 @@
 mod builds;
 mod cancel;
 mod cluster;
+mod direct;
 mod isolation;
 mod limits;
 mod observe;

@@ -10,9 +10,11 @@
 
 mod cancellation;
 mod clock;
+mod direct_counts;
 mod in_place;
 mod inbound;
 mod offer;
+mod reception;
 mod reconnect;
 mod request;
 mod running;

@@ -28,6 +28,8 @@ impl Session {
             return Err(error.into());
         }
         self.epoch = self.outbox.begin_epoch();
+        // What the daemon introduced ends with it.
+        self.reception = None;
         self.cancel_given();
         let begin = Instant::now();
         let mut number = 0_u32;
@@ -36,7 +38,8 @@ impl Session {
                 Ok(Connected { ipc, clock }) => {
                     self.ipc = ipc;
                     self.clock = clock;
-                    self.measure();
+                    self.backlog.clear();
+                    self.begin();
                     self.attempts = 0;
                     return self.ask();
                 }

@@ -17,10 +17,19 @@ use crate::provider::{
     verdict::Verdict,
 };
 
+/// Names a request: where its answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Work {
+    /// To the daemon, which calls the request so.
+    Daemon(u64),
+    /// To the client itself.
+    Client(ipc::RequestId),
+}
+
 /// An answer on its way to the thread that talks to the daemon.
 #[derive(Debug)]
 pub(super) struct Answered {
-    pub(super) work: u64,
+    pub(super) work: Work,
     pub(super) epoch: u64,
     pub(super) verdict: Verdict,
     pub(super) body: Vec<u8>,
@@ -176,7 +185,7 @@ pub struct Request {
     body: Vec<u8>,
     outbox: Arc<Outbox>,
     epoch: u64,
-    work: u64,
+    work: Work,
     is_answered: bool,
 }
 
@@ -184,7 +193,7 @@ impl Request {
     pub(super) fn new(
         outbox: &Arc<Outbox>,
         epoch: u64,
-        work: u64,
+        work: Work,
         inbound: &Inbound<'_>,
         caller: Context,
     ) -> Self {

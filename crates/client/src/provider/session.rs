@@ -1,8 +1,9 @@
 //! A provider's connection to its daemon: requests that were asked for, and their answers.
 
 use std::{
-    collections::BTreeMap,
+    collections::{HashMap, VecDeque},
     mem,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -20,8 +21,9 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::{
     CallError, ClientConfig, To, call_head,
     message::{
-        CALL_HEAD_BYTES, CallHead, ContextHead, DAEMON, DETAIL_BYTES_MAX, HAS_CONTEXT, HERE, Known,
-        SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
+        CALL_HEAD_BYTES, CallHead, ContextHead, DAEMON, DETAIL_BYTES_MAX, DirectRecord,
+        HAS_CONTEXT, HERE, Known, SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
+        origin,
     },
     provider::{
         cancellation::Cancellation,
@@ -29,7 +31,8 @@ use crate::{
         in_place::InPlace,
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
-        request::{Answered, Outbox, ProviderStop, Request},
+        reception::{Reception, Taken},
+        request::{Answered, Outbox, ProviderStop, Request, Work},
         verdict::Verdict,
     },
 };
@@ -37,6 +40,9 @@ use crate::{
 /// What a body shares a message with, at most: so the longest answer is as long as the longest request.
 const HEADS_BYTES_MAX: usize = WORK_HEAD_BYTES + size_of::<ContextHead>();
 const _: () = assert!(HEADS_BYTES_MAX >= CALL_HEAD_BYTES + SERVE_HEAD_BYTES);
+
+/// Turns between two looks at the clock for what the daemon is to be told.
+const LOOKS_PER_CLOCK: u32 = 256;
 
 /// Longest sleep without a look around.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -61,16 +67,16 @@ pub(super) enum Asks {
     Sign,
 }
 
-/// Answers that were made while requests were read.
+/// Answers to requests of the daemon that were made while these were read.
 #[derive(Debug, Default)]
 struct Made {
     /// Which request, how it went, and where its answer ends in `bytes`.
-    ends: Vec<(u64, Verdict, usize)>,
+    ends: Vec<(Work, Verdict, usize)>,
     bytes: Vec<u8>,
 }
 
 /// Is given a request by its number; says how it is told that nobody waits for it, if it can be.
-type Take<'a> = dyn FnMut(u64, &Inbound<'_>) -> Option<Arc<Cancellation>> + 'a;
+type Take<'a> = dyn FnMut(Work, &Inbound<'_>) -> Option<Arc<Cancellation>> + 'a;
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -78,17 +84,23 @@ pub(super) struct Session {
     pub(super) offer: Offer,
     pub(super) config: ClientConfig,
     pub(super) ipc: ipc::PipelinedClient<Asks>,
+    /// `None`: the daemon introduces no clients.
+    pub(super) reception: Option<Reception>,
     pub(super) outbox: Arc<Outbox>,
     /// Of the daemon of this connection.
     pub(super) clock: DaemonClock,
     /// Number of this connection.
     pub(super) epoch: u64,
     /// Requests that were given and not answered, if handlers of other threads or tasks have them.
-    given: BTreeMap<u64, Arc<Cancellation>>,
+    given: HashMap<Work, Arc<Cancellation>>,
+    /// Requests that the daemon gave while there were as many as there may be.
+    pub(super) backlog: VecDeque<Vec<u8>>,
     /// The daemon is asked which of them nobody waits for.
     is_watching: bool,
     window: usize,
     answer_bytes_max: usize,
+    /// Turns of this thread.
+    looks: u32,
     made: Made,
     idle: Idle,
     pub(super) attempts: u32,
@@ -148,21 +160,34 @@ impl Session {
             clock,
             epoch: outbox.epoch(),
             outbox: Arc::new(outbox),
-            given: BTreeMap::new(),
+            given: HashMap::new(),
+            backlog: VecDeque::new(),
+            reception: None,
             is_watching: false,
             window: offer.window.unwrap_or(WINDOW),
             answer_bytes_max: 0,
+            looks: 0,
             made: Made::default(),
             idle: Idle::default(),
             attempts: 0,
             ipc,
         };
-        session.measure();
+        session.begin();
         Ok(session)
     }
 
+    /// There is a connection, by which the service is offered.
+    pub(super) fn begin(&mut self) {
+        self.measure();
+        self.reception = Reception::open(
+            &mut self.ipc,
+            self.offer.service,
+            (self.window, self.answer_bytes_max),
+        );
+    }
+
     /// Learns what the connection allows.
-    pub(super) fn measure(&mut self) {
+    fn measure(&mut self) {
         let request_bytes_max = self.ipc.terms().request_bytes_max;
         self.answer_bytes_max = request_bytes_max.saturating_sub(HEADS_BYTES_MAX);
         self.window = self.window.min(self.room());
@@ -215,8 +240,11 @@ impl Session {
                 }
                 None
             });
-            let count = made.ends.len();
+            let mut count = made.ends.len();
             let sent = read.and_then(|()| self.send_made(&mut made));
+            if let Some(reception) = self.reception.as_mut().filter(|_| !is_over) {
+                count += reception.serve(&mut made.bytes, &mut is_over, &mut serve);
+            }
             self.made = made;
             match sent {
                 Err(error) => self.recover(error, &mut || 0)?,
@@ -253,6 +281,18 @@ impl Session {
                 }
                 None
             });
+            let window = self.window;
+            if let Some(reception) = self.reception.as_mut().filter(|_| !is_over) {
+                reception.look(window, |id, inbound| {
+                    let Some(answer) = serve(inbound) else {
+                        is_over = true;
+                        return false;
+                    };
+                    let verdict = Verdict::of_service(answer.status, inbound.context);
+                    made.push((Work::Client(id), verdict, Some(answer)));
+                    true
+                });
+            }
             let count = made.len();
             let sent = read.and_then(|()| {
                 made.drain(..).try_for_each(|(work, verdict, answer)| match answer {
@@ -276,7 +316,7 @@ impl Session {
     /// Answers a request in place, and asks for the next.
     fn end_in_place<F: FnOnce(&mut Filler<'_>)>(
         &mut self,
-        work: u64,
+        work: Work,
         verdict: Verdict,
         answer: InPlace<F>,
     ) -> Result<(), CallError> {
@@ -287,17 +327,27 @@ impl Session {
         if len_bytes > self.answer_bytes_max {
             return self.refuse_long(work, len_bytes);
         }
-        let (call, head) = (daemon_head(method::SERVE), self.serve_head(work, verdict));
-        let head = [call.as_bytes(), head.as_bytes()];
-        let message = Filled::behind(&head, len_bytes, fill);
-        let sent = self.ipc.submit_filled_within(&message, Duration::MAX, Asks::Work);
-        match sent.map(drop).map_err(|refused| refused.error) {
-            Err(ipc::CallError::GivenUp) => {
-                let verdict = Verdict::of_service(Status::Internal, None);
-                self.answer(work, verdict, b"the answer was given up while it was filled")
+        let is_given_up = match work {
+            Work::Daemon(number) => {
+                let (call, head) = (daemon_head(method::SERVE), self.serve_head(number, verdict));
+                let head = [call.as_bytes(), head.as_bytes()];
+                let message = Filled::behind(&head, len_bytes, fill);
+                let sent = self.ipc.submit_filled_within(&message, Duration::MAX, Asks::Work);
+                match sent.map_err(|refused| refused.error) {
+                    Err(ipc::CallError::GivenUp) => true,
+                    sent => return sent.map(drop).map_err(CallError::not_sent),
+                }
             }
-            sent => sent.map_err(CallError::not_sent),
+            Work::Client(id) => self
+                .reception
+                .as_mut()
+                .is_some_and(|reception| reception.answer_in_place(id, len_bytes, fill)),
+        };
+        if !is_given_up {
+            return Ok(());
         }
+        let verdict = Verdict::of_service(Status::Internal, None);
+        self.answer(work, verdict, b"the answer was given up while it was filled")
     }
 
     fn serve_head(&self, work: u64, verdict: Verdict) -> ServeHead {
@@ -333,7 +383,7 @@ impl Session {
             let read = if is_stopped {
                 Ok(())
             } else {
-                self.read(&mut |work, inbound| {
+                self.read_within_window(&mut |work, inbound| {
                     count += 1;
                     let caller = inbound.context.unwrap_or(UNKNOWN);
                     let request = Request::new(&outbox, epoch, work, inbound, caller);
@@ -353,12 +403,38 @@ impl Session {
         }
     }
 
+    /// Tells the daemon of calls that went without it, if it is time to, or at once.
+    #[inline]
+    fn tell_counts(&mut self, at_once: bool) {
+        let Some(reception) = &mut self.reception else { return };
+        self.looks = self.looks.wrapping_add(1);
+        // The clock is looked at now and then, and before each sleep.
+        let is_due = at_once || self.looks.is_multiple_of(LOOKS_PER_CLOCK);
+        if is_due && self.ipc.free() > 0 {
+            let records = reception.take_counts(at_once);
+            self.send_counts(&records);
+        }
+    }
+
+    fn send_counts(&mut self, records: &[DirectRecord]) {
+        if records.is_empty() {
+            return;
+        }
+        let head = daemon_head(method::COUNTS);
+        let parts = [head.as_bytes(), records.as_bytes()];
+        // It fails if the daemon is gone.
+        let _ = self.ipc.submit_parts_within(&parts, Duration::MAX, Asks::Sign);
+        self.ipc.flush();
+    }
+
     /// Reads requests that came, and which of them nobody waits for.
     fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
         let (mut failed, mut is_told) = (None, false);
-        let Self { ipc, given, is_watching, clock, .. } = self;
+        let Self { ipc, given, backlog, window, is_watching, clock, .. } = self;
         ipc.poll_outcomes(|asks, outcome| match (asks, outcome) {
             (Asks::Work, Ok(bytes)) => match parse(bytes, *clock) {
+                // Without cancellation requests are answered before others are read.
+                Some(_) if given.len() >= *window => backlog.push_back(bytes.to_vec()),
                 Some((work, inbound)) => {
                     if let Some(cancellation) = take(work, &inbound) {
                         given.insert(work, cancellation);
@@ -369,12 +445,15 @@ impl Session {
             (Asks::Watch, Ok(works)) => {
                 is_told = true;
                 for work in works.as_chunks().0 {
-                    if let Some(cancellation) = given.get(&u64::from_le_bytes(*work)) {
+                    if let Some(cancellation) = given.get(&Work::Daemon(u64::from_le_bytes(*work)))
+                    {
                         cancellation.cancel();
                     }
                 }
             }
             (Asks::Sign, Ok(_)) => {}
+            // What is told besides is not missed.
+            (Asks::Sign, Err(error)) if !CallError::of(error, TO_DAEMON).is_daemon_gone() => {}
             (asks, Err(error)) => match (asks, CallError::of(error, TO_DAEMON)) {
                 // A daemon of an earlier version, which never tells.
                 (Asks::Watch, error) if error.status() == Status::Unimplemented => {
@@ -390,10 +469,46 @@ impl Session {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Reads requests that came, of daemon and clients, as many as this process may have at a time, and which of them
+    /// nobody waits for.
+    fn read_within_window(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
+        while self.given.len() < self.window
+            && let Some(bytes) = self.backlog.pop_front()
+        {
+            if let Some((work, inbound)) = parse(&bytes, self.clock)
+                && let Some(cancellation) = take(work, &inbound)
+            {
+                self.given.insert(work, cancellation);
+            }
+        }
+        self.read(take)?;
+        let Self { reception: Some(reception), given, window, .. } = self else { return Ok(()) };
+        let mut is_over = false;
+        while !is_over && given.len() < *window {
+            is_over = !reception.take(|Taken { id, inbound, .. }| {
+                let work = Work::Client(id);
+                if let Some(cancellation) = take(work, &inbound) {
+                    given.insert(work, cancellation);
+                }
+            });
+        }
+        if !is_over {
+            reception.pause();
+        }
+        for (work, cancellation) in given {
+            if let Work::Client(id) = work
+                && reception.is_abandoned(*id)
+            {
+                cancellation.cancel();
+            }
+        }
+        Ok(())
+    }
+
     /// Asks for as many requests as may come.
     pub(super) fn ask(&mut self) -> Result<(), ProvideError> {
         for _ in self.ipc.in_flight()..self.window {
-            self.answer(0, ASKS, &[])?;
+            self.answer_daemon(0, ASKS, &[])?;
         }
         // Where there is one entry, it is for work.
         if self.is_watching && self.ipc.in_flight() < self.ipc.depth() {
@@ -413,6 +528,8 @@ impl Session {
 
     /// Waits until the daemon has read the last answers: it reads nothing of a connection that has ended.
     fn hand_over(&mut self) {
+        self.tell_counts(true);
+        self.reception = None;
         let head = daemon_head(method::PING);
         let sent = self.ipc.submit_parts_within(&[head.as_bytes()], HAND_OVER_MAX, Asks::Sign);
         self.ipc.flush();
@@ -456,7 +573,7 @@ impl Session {
         Ok(count)
     }
 
-    fn end_request(&mut self, work: u64, verdict: Verdict, body: &[u8]) -> Result<(), CallError> {
+    fn end_request(&mut self, work: Work, verdict: Verdict, body: &[u8]) -> Result<(), CallError> {
         self.given.remove(&work);
         match verdict.status {
             Status::Ok if body.len() > self.answer_bytes_max => self.refuse_long(work, body.len()),
@@ -467,18 +584,26 @@ impl Session {
     }
 
     /// Answers a request whose answer is longer than a call carries.
-    fn refuse_long(&mut self, work: u64, len_bytes: usize) -> Result<(), CallError> {
-        // As short as what a caller on another node sets aside by default.
-        let words = format!(
-            "its answer of {len_bytes} B is longer than the {} B that a call carries: answer in pieces (stream) or \
-             into lent memory (bulk), or raise COPYRPC_MESSAGE_BYTES_MAX",
-            self.answer_bytes_max
-        );
-        self.answer(work, Verdict::of_service(Status::OutOfRange, None), words.as_bytes())
+    fn refuse_long(&mut self, work: Work, len_bytes: usize) -> Result<(), CallError> {
+        let words = too_long(len_bytes, self.answer_bytes_max);
+        self.answer(work, TOO_LONG, words.as_bytes())
     }
 
-    /// Answers a request, or none, and asks for the next.
-    fn answer(&mut self, work: u64, verdict: Verdict, body: &[u8]) -> Result<(), CallError> {
+    /// Answers a request, with a body that fits.
+    fn answer(&mut self, work: Work, verdict: Verdict, body: &[u8]) -> Result<(), CallError> {
+        match work {
+            Work::Daemon(work) => self.answer_daemon(work, verdict, body),
+            Work::Client(id) => {
+                if let Some(reception) = &mut self.reception {
+                    reception.answer(id, verdict, body);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers a request of the daemon, or none, and asks for the next.
+    fn answer_daemon(&mut self, work: u64, verdict: Verdict, body: &[u8]) -> Result<(), CallError> {
         let call = daemon_head(method::SERVE);
         let head = self.serve_head(work, verdict);
         // Without a deadline: work may be long in coming, and the kernel tells of the daemon's end.
@@ -498,25 +623,44 @@ impl Session {
     fn rest(&mut self, has_worked: bool) {
         if has_worked {
             self.idle.reset();
-            return;
+            return self.tell_counts(false);
         }
         if let IdleStep::Sleep = self.idle.step(self.config.wait) {
-            if self.outbox.doze() && self.ipc.arm() {
-                let timeout = Timespec { tv_sec: SLEEP_MAX.as_secs().cast_signed(), tv_nsec: 0 };
-                let mut fds = [
-                    PollFd::new(&self.ipc, PollFlags::IN),
-                    PollFd::new(self.outbox.event(), PollFlags::IN),
-                ];
+            if let Some(reception) = self.reception.as_mut().filter(|_| self.ipc.free() > 0) {
+                let records = reception.take_counts(false);
+                self.send_counts(&records);
+            }
+            let Self { outbox, ipc, reception, .. } = self;
+            let is_idle = outbox.doze()
+                && ipc.arm()
+                && reception.as_mut().is_none_or(|reception| reception.server.arm());
+            if is_idle {
+                let sleep_max = reception.as_ref().map(|it| it.sleep_max(SLEEP_MAX));
+                let sleep_max = sleep_max.unwrap_or(SLEEP_MAX);
+                let timeout = Timespec {
+                    tv_sec: sleep_max.as_secs().cast_signed(),
+                    tv_nsec: sleep_max.subsec_nanos().into(),
+                };
+                let ours: [&dyn AsFd; 2] = [ipc, outbox.event()];
+                let clients = reception.as_ref().map(|reception| &reception.server as &dyn AsFd);
+                let fds = ours.into_iter().chain(clients);
+                let mut fds: Vec<_> =
+                    fds.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
                 // An error is a signal: the loop looks whether it should stop.
                 let _ = poll(&mut fds, Some(&timeout));
             }
-            self.outbox.awake();
+            outbox.awake();
+            if let Some(reception) = reception {
+                reception.server.service_now();
+            }
         }
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
+        // Before the daemon learns of the end: clients are told what was not taken.
+        self.reception = None;
         self.cancel_given();
     }
 }
@@ -526,13 +670,26 @@ const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::SERVE };
 /// What is known of a request of a daemon that says nothing.
 const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
 
+/// The service's word about an answer that is too long.
+pub(super) const TOO_LONG: Verdict =
+    Verdict { status: Status::OutOfRange, origin: origin::SERVICE };
+
+/// What callers are told about an answer that is longer than a call carries.
+pub(super) fn too_long(len_bytes: usize, answer_bytes_max: usize) -> String {
+    // As short as what a caller on another node sets aside by default.
+    format!(
+        "its answer of {len_bytes} B is longer than the {answer_bytes_max} B that a call carries: answer in pieces \
+         (stream) or into lent memory (bulk), or raise COPYRPC_MESSAGE_BYTES_MAX"
+    )
+}
+
 /// Whether nobody waits for the answer any more when the request is to be handed to the service.
 fn is_late(inbound: &Inbound<'_>) -> bool {
     inbound.context.is_some_and(|context| context.time_left().is_zero())
 }
 
 /// A request as the daemon gives it: its name, and what it is.
-fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(u64, Inbound<'_>)> {
+fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(Work, Inbound<'_>)> {
     let (head, mut body) = WorkHead::read_from_prefix(bytes).ok()?;
     let mut context = None;
     if head.flags.get() & HAS_CONTEXT != 0 {
@@ -549,10 +706,10 @@ fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(u64, Inbound<'_>)> {
     }
     let (rank, method) = (head.rank.get(), head.method.get());
     let inbound = Inbound { rank, method, body, context, cancellation: None };
-    Some((head.work.get(), inbound))
+    Some((Work::Daemon(head.work.get()), inbound))
 }
 
 /// The header of a request to the daemon of this node.
-fn daemon_head(method: u16) -> CallHead {
+pub(super) fn daemon_head(method: u16) -> CallHead {
     call_head(To { rank: HERE, service: DAEMON, method }, Duration::MAX, 0, 0)
 }

@@ -24,8 +24,8 @@ impl Verdict {
     /// What the service says. A status that is no success and comes after the deadline is the doing of that: a service
     /// that looks whether its caller still waits would blame itself.
     pub(super) fn of_service(status: Status, context: Option<Context>) -> Self {
-        let is_late = context.is_some_and(|context| context.time_left().is_zero());
-        if status != Status::Ok && is_late {
+        let is_late = || context.is_some_and(|context| context.time_left().is_zero());
+        if status != Status::Ok && is_late() {
             return Self { status: Status::DeadlineExceeded, origin: origin::ENDED };
         }
         Self { status, origin: origin::SERVICE }

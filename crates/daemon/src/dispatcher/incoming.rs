@@ -17,6 +17,7 @@ use crate::{
         provider_calls::Server,
         said::{mark_service, not_executed},
     },
+    introductions::Introductions,
     limits::CallerId,
     members::{OfferError, Offered},
     metrics::{Counter, Timing},
@@ -259,6 +260,10 @@ impl<P: ClientPort> Dispatcher<P> {
                 };
             }
             method::CANCEL => self.give_up_calls(reply_to, payload, replies),
+            method if Introductions::<P>::is_about(method) => {
+                self.introductions.request(request);
+                return Answer::Later;
+            }
             method if is_bulk(method) => {
                 self.bulk.request(request);
                 return Answer::Later;
@@ -284,7 +289,9 @@ impl<P: ClientPort> Dispatcher<P> {
     ) -> Result<(), OfferError> {
         let tag = P::tag(client);
         self.admission.admit_offer(offered.service, tag, &request.caller)?;
+        let service = offered.service;
         self.services.provide(offered, client)?;
+        self.introductions.share(service);
         self.admission.offered(tag);
         Ok(())
     }

@@ -52,6 +52,7 @@ use crate::{
     admission::{Admission, Refusal, Route},
     bulk_inbox::BulkInbox,
     client_port::{ClientPort, ClientRequest, Outgoing, Replies as _},
+    introductions::Introductions,
     limits::{Held, Limits},
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
     request::{Body, CallHeads, Request},
@@ -145,7 +146,9 @@ pub(super) struct Dispatcher<P: ClientPort> {
     pub(super) bulk: BulkInbox<P>,
     /// This thread's endpoint in the mesh.
     pub(super) thread_handle: ThreadHandle,
-    services: Services<P>,
+    /// Clients that call providers without this daemon.
+    pub(super) introductions: Introductions<P>,
+    pub(super) services: Services<P>,
     peers: PeerTable,
     calls: SlotTable<PendingCall<P>>,
     shares: Shares,
@@ -166,7 +169,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     departures: Departures,
     given_up: GivenUp<P>,
     /// By number: answers to clients with this status.
-    statuses: [u64; Status::ALL.len()],
+    pub(super) statuses: [u64; Status::ALL.len()],
 }
 
 /// Handles what a poll of the worker finds.
@@ -248,6 +251,7 @@ impl<P: ClientPort> Dispatcher<P> {
             now_ns: 0,
             admission,
             bulk: BulkInbox::default(),
+            introductions: Introductions::new(thread_handle.others().count() + 1),
             thread_handle,
             services,
             peers: PeerTable::new(size),
@@ -270,7 +274,13 @@ impl<P: ClientPort> Dispatcher<P> {
 
     /// Calls in flight: to other nodes, and to providers. Those of other threads are theirs.
     pub(super) fn outstanding(&self) -> usize {
-        self.open() - self.thread_handle.inbound()
+        self.open() - self.thread_handle.inbound() + self.introductions.awaited()
+    }
+
+    /// Takes no new calls any more.
+    pub(super) fn drain(&mut self) {
+        self.admission.drain();
+        self.introductions.drain();
     }
 
     /// Calls in flight, also those that this thread handles for others.
@@ -489,6 +499,7 @@ impl<P: ClientPort> Dispatcher<P> {
             self.departures.tell(&mut self.thread_handle);
         }
         self.services.claim_shared();
+        self.introductions.expire(self.now_ns);
         let replies = port.replies();
         for key in self.provider_calls.late(self.now_ns) {
             self.tally.add(Counter::Deadlines, 1);

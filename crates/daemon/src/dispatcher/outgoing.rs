@@ -172,6 +172,11 @@ impl<P: ClientPort> Dispatcher<P> {
 
     /// Counts a call that ended here, without an answer of the other node.
     pub(super) fn count_end(&mut self, status: Status) {
+        self.count_ends(status, 1);
+    }
+
+    /// The same, of several.
+    pub(crate) fn count_ends(&mut self, status: Status, count: u64) {
         let counter = match status {
             Status::Unavailable => Counter::PeerGone,
             Status::DeadlineExceeded => Counter::Deadlines,
@@ -179,7 +184,7 @@ impl<P: ClientPort> Dispatcher<P> {
             Status::Cancelled => Counter::Abandoned,
             _ => return,
         };
-        self.tally.add(counter, 1);
+        self.tally.add(counter, count);
     }
 
     /// As [`call`](Self::call), for a call that waited.

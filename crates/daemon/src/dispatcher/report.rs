@@ -99,7 +99,7 @@ impl<P: ClientPort> Dispatcher<P> {
             let record = ClientRecord {
                 pid,
                 uid,
-                requests: client.requests.into(),
+                requests: (client.requests + self.introductions.requests_of(client.tag)).into(),
                 in_flight: word(client.in_flight).into(),
                 services: word(self.admission.offered_by(client.tag)).into(),
             };

@@ -51,7 +51,7 @@ numbered! {
         Loops = "loops", "Turns of the loop.";
         BusyLoops = "busy_loops", "Turns of the loop that found something to do.";
         RequestsIpc = "requests_ipc", "Requests taken from clients of this node.";
-        RequestsLocal = "requests_local", "Of these, requests for a service of this node.";
+        RequestsLocal = "requests_local", "Requests for a service of this node: of these, and those that went without the daemon.";
         RequestsRemote = "requests_remote", "Of these, requests for a service of another node.";
         Responses = "responses", "Responses from other nodes.";
         Incoming = "incoming", "Requests from other nodes.";
@@ -83,6 +83,7 @@ numbered! {
         BulkCalls = "bulk_calls", "Calls of clients that lent memory.";
         BulkBytes = "bulk_bytes", "Bytes that were moved from or to memory which calls had lent.";
         BulkRefused = "bulk_refused", "Slices and moves that were refused: outside, not allowed, or late.";
+        RequestsDirect = "requests_direct", "Requests that clients of this node made to a provider of it without the daemon, as that tells.";
         Clients = "clients", "Clients connected now.";
         Outstanding = "outstanding", "Calls in flight now, to other nodes and to processes that provide a service.";
         Waiting = "waiting", "Calls that wait for room at another node, or for their share of it, now.";
@@ -91,6 +92,7 @@ numbered! {
         LargeRegistered = "large_registered_bytes", "Bytes of memory that is registered for such bodies, now.";
         BulkHeld = "bulk_held_bytes", "Bytes of memory that clients have registered for calls to lend, now.";
         BulkRegions = "bulk_regions", "Regions of memory that clients have registered for calls to lend, now.";
+        DirectSessions = "direct_sessions", "Clients that were introduced to a provider of this node, now.";
         PeersUp = "peers_up", "Peers that are up now.";
     }
 }
@@ -108,6 +110,7 @@ impl Counter {
             | Self::LargeRegistered
             | Self::BulkHeld
             | Self::BulkRegions
+            | Self::DirectSessions
             | Self::PeersUp => CounterKind::Gauge,
             _ => CounterKind::Total,
         }

@@ -5,6 +5,8 @@
 //!          │ word 0                       │ control: see `wakeup`
 //!       64 │ word 1                       │ of the down half: eviction
 //!      128 │ word 2                       │ of the up half: responses that the client has read
+//!          │                              │ of the down half: requests that the server has taken
+//!      192 │ word 3                       │ of the up half: calls that the client has given up
 //!      256 ├──────────────────────────────┤
 //!          │ slot 0 .. slot depth - 1     │ 64 bytes each, see `ring`
 //!          ├──────────────────────────────┤
@@ -49,6 +51,7 @@ use crate::{
 
 const CONTROL_BYTES: usize = 256;
 const READ_OFFSET_BYTES: usize = 128;
+const ABANDONED_OFFSET_BYTES: usize = 192;
 const SLOT_BYTES: usize = 64;
 const HEADER_BYTES: usize = size_of::<u64>();
 
@@ -214,12 +217,24 @@ impl Half {
         unsafe { AtomicU32::from_ptr(word.cast()) }
     }
 
-    /// Word 2 of the control lines of the up half: position up to which the client has read its
-    /// responses. On a line that nothing but the server's rare look at it takes from the client.
+    /// Word 2 of the control lines: position up to which the client has read its responses (up half), or the server
+    /// has taken requests (down half). On a line that nothing but a rare look of the other side takes from its
+    /// writer. For loads only of a half that the other side writes.
     #[inline(always)]
     #[must_use]
     pub fn read_position(&self) -> &AtomicU64 {
         let word = self.base.as_ptr().wrapping_add(READ_OFFSET_BYTES);
+        // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
+        // accesses it as an atomic.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
+    }
+
+    /// Word 3 of the control lines of the up half: a bit for each of the first 64 calls, of those that the client has
+    /// given up and the server has not answered.
+    #[inline(always)]
+    #[must_use]
+    pub fn abandoned(&self) -> &AtomicU64 {
+        let word = self.base.as_ptr().wrapping_add(ABANDONED_OFFSET_BYTES);
         // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
         // accesses it as an atomic.
         unsafe { AtomicU64::from_ptr(word.cast()) }

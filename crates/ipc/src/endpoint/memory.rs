@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memory::{MapError, Region};
 
-use crate::wakeup;
+use crate::{endpoint::handshake::Welcome, wakeup};
 
 /// Bytes of [`ServerMemory::sleep_flag`].
 pub(crate) const SLEEP_FLAG_BYTES: usize = size_of::<u32>();
@@ -34,6 +34,22 @@ impl ServerMemory {
         let is_long_enough = self.wakeup_bits.len() >= wakeup::bits_bytes(slots)
             && self.sleep_flag.len() >= SLEEP_FLAG_BYTES;
         assert!(is_long_enough, "shared memory is as long as client and server agreed");
+    }
+}
+
+impl ClientMemory {
+    /// Sees to it that a server which the client does not trust takes no page of the rings away.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`]: the server did not make the memory as the protocol says.
+    pub(crate) fn keep_pages(&self, welcome: &Welcome) -> Result<(), MapError> {
+        for (half, shape) in [(&self.up, welcome.up), (&self.down, welcome.down)] {
+            half.seal_future_write().map_err(|_| MapError::SealsFinal)?;
+            // After the seal: what is there now stays.
+            half.commit(0..shape.eager_bytes())?;
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod fork;
 pub mod half;
 #[doc(hidden)]
 pub mod handshake;
+pub(crate) mod introduction;
 pub(crate) mod memory;
 pub(crate) mod poller;
 pub(crate) mod server;
@@ -21,11 +22,12 @@ pub use client::{
     connection::ConnectError,
     future::{FutureClient, ResponseFuture},
     pipelined::{PipelinedClient, SubmitError},
-    session::{ClientConfig, Terms},
+    session::{Arrival, ClientConfig, Newcomer, Terms},
 };
 pub use half::EAGER_BYTES_MAX;
 pub use handshake::{HandshakeError, RefuseReason};
-pub use os::idle::Wait;
+pub use introduction::{Introducer, Introduction};
+pub use os::idle::{IdleStep, Wait};
 pub use server::{
     BindError, ClientCensus, ClientId, ClientProcess, ConfigError, LentRequest, OpenRequest,
     Rejection, Rejections, Replies, ReplyError, ReplyToken, Request, RequestId, Server,

@@ -33,13 +33,16 @@ pub enum EvictReason {
     /// It left as many responses unread as it may have calls, for longer than the server allows.
     #[error("it was stopped, or did not read its responses, for too long")]
     Stalled = 9,
+    /// The session came to its end: all that was taken was answered.
+    #[error("the server takes no more requests of this session")]
+    Retired = 10,
     /// A reason that a newer server knows.
     #[error("the server gave a reason that this version does not know")]
     Unknown = u32::MAX,
 }
 
 impl EvictReason {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::BadTag,
         Self::BadCall,
         Self::CallInUse,
@@ -49,6 +52,7 @@ impl EvictReason {
         Self::BadDatagram,
         Self::Operator,
         Self::Stalled,
+        Self::Retired,
     ];
 
     /// The reason that a word stands for, unless it stands for none.
@@ -73,6 +77,9 @@ pub enum CallError {
     /// The server evicted this client. Reconnect once the reason is dealt with.
     #[error("the server evicted this client: {0}")]
     Evicted(EvictReason),
+    /// The server is gone, or evicted this client, and had not taken the request: it was not executed.
+    #[error("the server is gone, and had not taken the request")]
+    NotTaken,
     /// The server wrote something that is not in the protocol.
     #[error("the server breaks the protocol; both sides must run compatible versions")]
     ServerBroken,

@@ -5,6 +5,7 @@ mod faults;
 mod futures;
 mod hostile;
 mod in_place;
+mod introduced;
 mod large;
 mod process;
 mod replies;

@@ -162,7 +162,7 @@ impl Region {
     ///
     /// [`MapError`], [`MapError::NotShareable`] also for reserved huge pages, [`MapError::Holes`].
     pub fn map_lent(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
-        let region = Self::map_base_pages(fd, len_bytes)?;
+        let region = Self::map_base_pages(fd, len_bytes, Protection::ReadWrite)?;
         region.check_pages().map(|()| region)
     }
 
@@ -173,17 +173,26 @@ impl Region {
     ///
     /// As of [`map_lent`](Self::map_lent), and [`MapError::SealsFinal`].
     pub fn map_sealed(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
-        let region = Self::map_base_pages(fd, len_bytes)?;
+        let region = Self::map_base_pages(fd, len_bytes, Protection::ReadWrite)?;
         region.seal_future_write().map_err(|_| MapError::SealsFinal)?;
         // After the seal: nobody takes away what is found here.
         region.check_pages().map(|()| region)
     }
 
-    fn map_base_pages(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
+    /// As [`map`](Self::map), and refuses memory on reserved huge pages.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`], [`MapError::NotShareable`] also for reserved huge pages.
+    pub fn map_base_pages(
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Protection,
+    ) -> Result<Self, MapError> {
         if map::file_page_bytes(&fd)? != page_bytes() {
             return Err(MapError::NotShareable);
         }
-        map::map_foreign(fd, len_bytes, Protection::ReadWrite)
+        map::map_foreign(fd, len_bytes, access)
     }
 
     /// Whether every page of the file is allocated, whoever wrote to it or not. On the heap always, and if the region was

@@ -9,7 +9,7 @@ use crate::{
     endpoint::{
         client::{
             connection::ConnectError,
-            session::{ClientConfig, ClientSession, Terms},
+            session::{Arrival, ClientConfig, ClientSession, Newcomer, Terms},
         },
         status::CallError,
     },
@@ -45,6 +45,19 @@ impl BlockingClient {
             was_sent: false,
             detail_bytes: 0,
         })
+    }
+
+    /// The client to which an introduction leads, if it has come so far. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]: it leads nowhere.
+    pub fn introduced(
+        newcomer: Newcomer,
+        config: ClientConfig,
+    ) -> Result<Arrival<Self>, ConnectError> {
+        let of = |session| Self { session, was_sent: false, detail_bytes: 0 };
+        Ok(newcomer.arrive(config)?.map(of))
     }
 
     /// Connects again, to the same server or its successor.
@@ -225,6 +238,33 @@ impl BlockingClient {
             }
             self.session.rest(deadline_ns);
         }
+    }
+
+    /// What is left of the time of a call that ended with [`CallError::NotTaken`] and had `timeout`.
+    #[must_use]
+    pub fn time_left(&self, timeout: Duration) -> Duration {
+        match self.session.calls().untaken_deadline_ns() {
+            0 => timeout,
+            deadline_ns => clock::left(deadline_ns),
+        }
+    }
+
+    /// Whether a call of this length can be made at once.
+    #[must_use]
+    pub fn has_room(&self, len_bytes: usize) -> bool {
+        let calls = self.session.calls();
+        calls.has_free() && len_bytes <= calls.request_bytes_max() && self.session.gone().is_none()
+    }
+
+    /// Looks whether the server is there: a system call, which calls make now and then.
+    pub fn look(&mut self) {
+        self.session.look_now();
+    }
+
+    /// Why no call will ever be answered again, as far as this client has looked.
+    #[must_use]
+    pub fn gone(&self) -> Option<CallError> {
+        self.session.gone()
     }
 
     /// Whether the server was sent the request of the latest call: if not, it was not executed.

@@ -25,6 +25,13 @@ impl CallId {
     pub fn call(self) -> u16 {
         self.call
     }
+
+    /// Counts calls of a client that had this entry, from the client's
+    /// [first generation](crate::ClientConfig::first_generation).
+    #[must_use]
+    pub fn generation(self) -> u64 {
+        self.generation
+    }
 }
 
 /// The server wrote what the protocol does not allow.
@@ -47,6 +54,8 @@ struct Call<C> {
     timeout_ns: u64,
     /// Zero until [`ClientCalls::stamp`] looked at the clock.
     deadline_ns: u64,
+    /// Of its request in the ring.
+    position: u64,
     /// Bytes of the call's large area in the up half whose pages were allocated.
     committed_bytes: u32,
     context: Option<C>,
@@ -66,6 +75,8 @@ pub(crate) struct ClientCalls<C> {
     /// No call has a deadline before this.
     earliest_ns: u64,
     in_flight: usize,
+    /// Deadline of the call that ended last with [`CallError::NotTaken`]; 0: none looked at the clock.
+    untaken_deadline_ns: u64,
     /// Private copy of the latest response. It grows with the longest that came.
     copy: Vec<u8>,
     /// Slot, call and length of the response that was lent last.
@@ -84,6 +95,7 @@ impl<C> ClientCalls<C> {
             generation: first_generation,
             timeout_ns: 0,
             deadline_ns: 0,
+            position,
             committed_bytes: 0,
             context: None,
         };
@@ -96,6 +108,7 @@ impl<C> ClientCalls<C> {
             stamped: position,
             earliest_ns: u64::MAX,
             in_flight: 0,
+            untaken_deadline_ns: 0,
             // An error code arrives also where responses are shorter than that.
             copy: vec![
                 0;
@@ -155,7 +168,7 @@ impl<C> ClientCalls<C> {
 
     /// The word that says why the client was evicted.
     pub(crate) fn eviction_word(&self) -> u32 {
-        self.down.eviction().load(Ordering::Relaxed)
+        self.down.eviction().load(Ordering::Acquire)
     }
 
     /// Whether a response (or nonsense) waits.
@@ -208,6 +221,7 @@ impl<C> ClientCalls<C> {
         call.state = State::InFlight;
         call.timeout_ns = timeout_ns;
         call.deadline_ns = 0;
+        call.position = self.requests.position();
         call.context = Some(context);
         let generation = call.generation;
         let header = Header {
@@ -250,6 +264,9 @@ impl<C> ClientCalls<C> {
             // For the server's rare look whether this client is stopped.
             self.up.read_position().store(self.responses.position(), Ordering::Relaxed);
             crate::pause::at("response.copied");
+            if call.state == State::Abandoned {
+                mark_abandoned(&self.up, header.call, false);
+            }
             call.state = State::Free;
             self.free.push(header.call);
             if let Some(context) = call.context.take() {
@@ -283,6 +300,9 @@ impl<C> ClientCalls<C> {
             let slot = self.responses.slot(&self.down);
             self.responses.skip();
             self.up.read_position().store(self.responses.position(), Ordering::Relaxed);
+            if !is_awaited {
+                mark_abandoned(&self.up, header.call, false);
+            }
             call.state = State::Free;
             self.free.push(header.call);
             if let Some(context) = call.context.take() {
@@ -330,13 +350,15 @@ impl<C> ClientCalls<C> {
         }
         let before = self.in_flight;
         self.earliest_ns = u64::MAX;
-        for call in self.calls.iter_mut().filter(|call| call.state == State::InFlight) {
+        let calls = (0..).zip(&mut self.calls);
+        for (index, call) in calls.filter(|(_, call)| call.state == State::InFlight) {
             if call.deadline_ns == 0 || call.deadline_ns > now_ns {
                 let deadline_ns = if call.deadline_ns == 0 { u64::MAX } else { call.deadline_ns };
                 self.earliest_ns = self.earliest_ns.min(deadline_ns);
             } else {
                 call.state = State::Abandoned;
                 self.in_flight -= 1;
+                mark_abandoned(&self.up, index, true);
                 if let Some(context) = call.context.take() {
                     done(context, Err(CallError::Deadline.into()));
                 }
@@ -345,15 +367,31 @@ impl<C> ClientCalls<C> {
         before - self.in_flight
     }
 
-    /// Ends all calls.
+    /// Deadline of the call that ended last with [`CallError::NotTaken`]; 0: nobody looked at the clock since it was
+    /// made.
+    pub(crate) fn untaken_deadline_ns(&self) -> u64 {
+        self.untaken_deadline_ns
+    }
+
+    /// Position up to which the server says that it has taken requests.
+    pub(crate) fn taken_position(&self) -> u64 {
+        self.down.read_position().load(Ordering::Relaxed)
+    }
+
+    /// Ends all calls: those behind the position `taken`, if there is one, with [`CallError::NotTaken`].
     pub(crate) fn fail_all(
         &mut self,
         error: CallError,
+        taken: Option<u64>,
         done: &mut impl FnMut(C, CallOutcome<'_>),
     ) -> usize {
+        let depth = self.calls.len() as u64;
         for call in &mut self.calls {
             if let Some(context) = call.context.take() {
                 call.state = State::Abandoned;
+                let is_untaken = taken.is_some_and(|it| call.position.wrapping_sub(it) < depth);
+                let error = if is_untaken { CallError::NotTaken } else { error };
+                self.untaken_deadline_ns = call.deadline_ns;
                 done(context, Err(error.into()));
             }
         }
@@ -374,7 +412,19 @@ impl<C> ClientCalls<C> {
         }
         call.state = State::Abandoned;
         self.in_flight -= 1;
+        mark_abandoned(&self.up, id.call, true);
         call.context.take()
+    }
+}
+
+/// Tells the server that nobody waits for a call any more, or takes that back when the call has ended.
+#[cold]
+fn mark_abandoned(up: &Half, call: u16, is_abandoned: bool) {
+    if let Some(bit) = 1u64.checked_shl(call.into()) {
+        // This side alone writes the word.
+        let bits = up.abandoned().load(Ordering::Relaxed);
+        let bits = if is_abandoned { bits | bit } else { bits & !bit };
+        up.abandoned().store(bits, Ordering::Relaxed);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -31,6 +31,10 @@ use crate::{
 
 const KEY_SOCKET: u64 = 0;
 const KEY_SERVER: u64 = 1;
+const KEY_OTHER: u64 = 2;
+
+/// How long a process whose sockets are closed may take to be dead.
+const DEATH_WAIT: Duration = Duration::from_millis(20);
 
 /// Why there is no connection to a server.
 #[derive(Debug, thiserror::Error)]
@@ -80,9 +84,10 @@ pub(crate) struct ServerConnection {
     connection: UnixConnection,
     poller: Poller,
     /// Watched by `poller`, which does not own it.
-    _server: Option<Process>,
+    server: Option<Process>,
     fork: ForkGuard,
     is_gone: bool,
+    has_other: bool,
 }
 
 /// A connection, and what came with it.
@@ -96,7 +101,6 @@ pub(crate) struct Connected {
 pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, ConnectError> {
     let deadline_ns = clock::deadline_ns(timeout);
     let timed_out = || ConnectError::TimedOut { path: path.to_owned(), timeout };
-    let os = |call| move |source| ConnectError::Os { call, source };
     let connection = UnixConnection::connect(&Address::from(path), deadline_ns).map_err(
         |error| match error {
             SocketError::TimedOut => timed_out(),
@@ -111,8 +115,51 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, Conne
             return Err(ConnectError::Os { call: "sendmsg", source: io::Error::other(error) });
         }
     }
+    let (welcome, fds) =
+        receive_welcome(&connection, deadline_ns).map_err(|error| match error {
+            ConnectError::TimedOut { .. } => timed_out(),
+            error => error,
+        })?;
+    let fds: [_; WELCOME_FDS] = fds.try_into().map_err(|_| HandshakeError::Foreign)?;
+    let memory = map_memory(&welcome, fds)?;
+    // Without a handle the socket alone tells of death.
+    let server = connection.peer_process().ok();
+    ServerConnection::open(connection, server).map(|connection| Connected {
+        connection,
+        welcome,
+        memory,
+    })
+}
+
+/// The welcome of a server to which this client was introduced; `None`: not yet.
+pub(crate) fn introduced(connection: UnixConnection) -> Result<Introduced, ConnectError> {
+    let (welcome, mut fds) = match receive_welcome(&connection, clock::NOW) {
+        Err(ConnectError::TimedOut { .. }) => return Ok(Introduced::NotYet(connection)),
+        received => received?,
+    };
+    let server = fds.pop().ok_or(HandshakeError::Foreign)?;
+    let fds: [_; WELCOME_FDS] = fds.try_into().map_err(|_| HandshakeError::Foreign)?;
+    let memory = map_memory(&welcome, fds)?;
+    memory.keep_pages(&welcome)?;
+    let server = Some(Process::of_pidfd(server));
+    let connection = ServerConnection::open(connection, server)?;
+    Ok(Introduced::Connected(Box::new(Connected { connection, welcome, memory })))
+}
+
+/// How far an introduction has come.
+pub(crate) enum Introduced {
+    NotYet(UnixConnection),
+    Connected(Box<Connected>),
+}
+
+/// The answer to a hello, and what came with it. That it did not come in time is told without place and time.
+fn receive_welcome(
+    connection: &UnixConnection,
+    deadline_ns: u64,
+) -> Result<(Welcome, Vec<OwnedFd>), ConnectError> {
+    let timed_out = || ConnectError::TimedOut { path: PathBuf::new(), timeout: Duration::ZERO };
     let mut buffer = [0; DATAGRAM_BYTES_MAX];
-    let mut recv = || connection.recv(&mut buffer, WELCOME_FDS, deadline_ns);
+    let mut recv = || connection.recv(&mut buffer, WELCOME_FDS + 1, deadline_ns);
     // That a hello was not read is told before the answer.
     let datagram = match recv() {
         Err(RecvError::Closed) => recv(),
@@ -127,31 +174,64 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, Conne
         HandshakeAnswer::Welcome(welcome) => welcome,
         HandshakeAnswer::Refused(reason) => return Err(ConnectError::Refused(reason)),
     };
-    let fds: [_; WELCOME_FDS] = datagram.fds.try_into().map_err(|_| HandshakeError::Foreign)?;
-    let [up, down, wakeup_bits, sleep_flag] = fds;
-    let map = |fd, len_bytes, access| Region::map(fd, len_bytes, access).map(Arc::new);
+    Ok((welcome, datagram.fds))
+}
+
+fn map_memory(
+    welcome: &Welcome,
+    [up, down, wakeup_bits, sleep_flag]: [OwnedFd; WELCOME_FDS],
+) -> Result<ClientMemory, ConnectError> {
+    let map = |fd, len_bytes, access| Region::map_base_pages(fd, len_bytes, access).map(Arc::new);
     let bits_bytes = wakeup::bits_bytes(welcome.slot + 1);
-    let memory = ClientMemory {
+    Ok(ClientMemory {
         up: map(up, welcome.up.len_bytes(), Protection::ReadWrite)?,
         down: map(down, welcome.down.len_bytes(), Protection::ReadOnly)?,
         server: ServerMemory {
             wakeup_bits: map(wakeup_bits, bits_bytes, Protection::ReadWrite)?,
             sleep_flag: map(sleep_flag, SLEEP_FLAG_BYTES, Protection::ReadOnly)?,
         },
-    };
-    let poller = Poller::new().map_err(os("epoll_create1"))?;
-    poller.add(&connection, KEY_SOCKET).map_err(os("epoll_ctl"))?;
-    // Without a handle the socket alone tells of death.
-    let server = connection.peer_process().ok();
-    if let Some(server) = &server {
-        poller.add(server, KEY_SERVER).map_err(os("epoll_ctl"))?;
-    }
-    let fork = ForkGuard::new();
-    let connection = ServerConnection { connection, poller, _server: server, fork, is_gone: false };
-    Ok(Connected { connection, welcome, memory })
+    })
 }
 
 impl ServerConnection {
+    fn open(connection: UnixConnection, server: Option<Process>) -> Result<Self, ConnectError> {
+        let os = |call| move |source| ConnectError::Os { call, source };
+        let poller = Poller::new().map_err(os("epoll_create1"))?;
+        poller.add(&connection, KEY_SOCKET).map_err(os("epoll_ctl"))?;
+        if let Some(server) = &server {
+            poller.add(server, KEY_SERVER).map_err(os("epoll_ctl"))?;
+        }
+        Ok(Self {
+            connection,
+            poller,
+            server,
+            fork: ForkGuard::new(),
+            is_gone: false,
+            has_other: false,
+        })
+    }
+
+    /// Whether the server's process has ended. The kernel closes its sockets a moment before it says so.
+    #[cold]
+    pub(crate) fn is_server_dead(&self) -> bool {
+        let deadline_ns = clock::deadline_ns(DEATH_WAIT);
+        self.server.as_ref().is_some_and(|it| it.wait_dead(deadline_ns).unwrap_or(false))
+    }
+
+    /// From now on the descriptor is readable, too, when another one is.
+    pub(crate) fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        self.poller.add(other, KEY_OTHER)
+    }
+
+    pub(crate) fn unwatch(&self, other: BorrowedFd<'_>) {
+        self.poller.remove(other);
+    }
+
+    /// Whether another descriptor was readable at a look since the last question.
+    pub(crate) fn take_other(&mut self) -> bool {
+        core::mem::take(&mut self.has_other)
+    }
+
     #[inline(always)]
     pub(crate) fn is_forked(&self) -> bool {
         self.fork.is_forked()
@@ -174,6 +254,7 @@ impl ServerConnection {
         for ready in self.poller.wait(timeout_ns) {
             match ready.key {
                 KEY_SERVER => self.is_gone = true,
+                KEY_OTHER => self.has_other = true,
                 _ => self.drain(ready.hung_up),
             }
         }

@@ -49,6 +49,8 @@ pub struct ClientCore<C> {
     epoch: u32,
     /// Why no call will ever be answered again.
     gone: Option<CallError>,
+    /// Position of the first request that the server did not take and never will, if that is known.
+    taken: Option<u64>,
 }
 
 impl<C> ClientCore<C> {
@@ -72,7 +74,14 @@ impl<C> ClientCore<C> {
             is_armed: false,
             epoch: 0,
             gone: None,
+            taken: None,
         }
+    }
+
+    /// The server's process has ended, or it has said that it takes nothing more: requests that it did not take end as
+    /// such.
+    pub(crate) fn note_untaken(&mut self) {
+        self.taken = Some(self.calls.taken_position());
     }
 
     pub(crate) fn calls(&self) -> &ClientCalls<C> {
@@ -148,7 +157,10 @@ impl<C> ClientCore<C> {
 
     /// Stops waiting for a call, unless it has ended. A late response will be discarded.
     pub fn abandon(&mut self, id: CallId) -> Option<C> {
-        self.calls.abandon(id)
+        let abandoned = self.calls.abandon(id);
+        // A server that sleeps is to look whether somebody waits.
+        self.is_unannounced |= abandoned.is_some();
+        abandoned
     }
 
     /// Sees to it that the server notices what was published. Returns whether the server sleeps: then
@@ -242,7 +254,9 @@ impl<C> ClientCore<C> {
     /// Gives deadlines to new calls, and ends those whose deadline has passed; returns how many.
     pub fn tick(&mut self, now_ns: u64, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
         self.calls.stamp(now_ns);
-        self.calls.expire(now_ns, done)
+        let expired = self.calls.expire(now_ns, done);
+        self.is_unannounced |= expired > 0;
+        expired
     }
 
     /// The driver looked after the server: whether that is gone. An eviction is noticed here, too.
@@ -257,14 +271,15 @@ impl<C> ClientCore<C> {
     /// many calls ended. Nothing otherwise.
     pub fn end_if_gone(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
         let Some(error) = self.gone else { return 0 };
-        self.receive_all(|calls| calls.receive(done)) + self.calls.fail_all(error, done)
+        self.receive_all(|calls| calls.receive(done)) + self.calls.fail_all(error, self.taken, done)
     }
 
     /// Like [`end_if_gone`](Self::end_if_gone), with responses where they lie.
     pub(crate) fn end_if_gone_lent(&mut self, done: &mut impl FnMut(C, LentOutcome<'_>)) -> usize {
         let Some(error) = self.gone else { return 0 };
         let ended = self.receive_all(|calls| calls.receive_lent(done));
-        ended + self.calls.fail_all(error, &mut |context, outcome| done(context, lend(outcome)))
+        let mut fail = |context, outcome: CallOutcome<'_>| done(context, lend(outcome));
+        ended + self.calls.fail_all(error, self.taken, &mut fail)
     }
 
     /// Ends all calls.
@@ -273,7 +288,7 @@ impl<C> ClientCore<C> {
         error: CallError,
         done: &mut impl FnMut(C, CallOutcome<'_>),
     ) -> usize {
-        self.calls.fail_all(error, done)
+        self.calls.fail_all(error, None, done)
     }
 
     /// Announces that this client sleeps; `false` if there is something to do instead. Call

@@ -1,20 +1,21 @@
 //! Many calls at a time, reported to a closure: no allocation per call, no thread, no executor.
 
 use std::{
+    io,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
     time::Duration,
 };
 
 use memory::Filler;
-use os::clock;
+use os::{clock, idle::IdleStep};
 
 use crate::{
     endpoint::{
         client::{
             calls::CallId,
             connection::ConnectError,
-            session::{ClientConfig, ClientSession, Terms},
+            session::{Arrival, ClientConfig, ClientSession, Newcomer, Terms},
         },
         status::{CallError, CallOutcome, LentOutcome},
     },
@@ -76,6 +77,18 @@ impl<C> PipelinedClient<C> {
     /// [`ConnectError`].
     pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
         Ok(Self { session: ClientSession::connect(path, config)? })
+    }
+
+    /// The client to which an introduction leads, if it has come so far. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]: it leads nowhere.
+    pub fn introduced(
+        newcomer: Newcomer,
+        config: ClientConfig,
+    ) -> Result<Arrival<Self>, ConnectError> {
+        Ok(newcomer.arrive(config)?.map(|session| Self { session }))
     }
 
     /// Connects again, to the same server or its successor, and ends calls that are in flight.
@@ -209,6 +222,60 @@ impl<C> PipelinedClient<C> {
     /// Like [`rest`](Self::rest), and at most until `deadline_ns`, in nanoseconds of `CLOCK_MONOTONIC`.
     pub fn rest_until(&mut self, deadline_ns: u64) {
         self.session.rest(deadline_ns);
+    }
+
+    /// From now on the descriptor of this client is readable, too, when that of `other` is, which lives at most as long.
+    ///
+    /// # Errors
+    ///
+    /// Of the kernel, `epoll_ctl(2)`.
+    pub fn watch(&self, other: &Self) -> io::Result<()> {
+        self.session.watch(other.as_fd())
+    }
+
+    /// Ends what [`watch`](Self::watch) began.
+    pub fn unwatch(&self, other: &Self) {
+        self.session.unwatch(other.as_fd());
+    }
+
+    /// Whether another client that is [watched](Self::watch) had something to say since the last question, as far as this
+    /// client has looked.
+    pub fn take_other(&mut self) -> bool {
+        self.session.take_other()
+    }
+
+    /// Looks whether the server is there: a system call, which polls make now and then.
+    pub fn look(&mut self) {
+        self.session.look_now();
+    }
+
+    /// Ends all calls.
+    pub fn end(&mut self, mut done: impl FnMut(C, CallOutcome<'_>)) {
+        self.session.end(&mut done);
+    }
+
+    /// The first step of [`rest`](Self::rest), for a program that polls several clients: if it is to sleep, it
+    /// [arms](Self::arm) all, and then [naps](Self::nap) with the one that watches the others.
+    #[inline]
+    pub fn idle_step(&mut self) -> IdleStep {
+        self.session.idle_step()
+    }
+
+    /// Something was found elsewhere: the next rests are short ones.
+    #[inline]
+    pub fn reset_idle(&mut self) {
+        self.session.reset_idle();
+    }
+
+    /// Time may have passed: the next empty poll looks at the clock.
+    #[inline]
+    pub fn hurry_clock(&mut self) {
+        self.session.hurry_clock();
+    }
+
+    /// Sleeps, once [armed](Self::arm), at most until `deadline_ns`.
+    pub fn nap(&mut self, deadline_ns: u64) {
+        self.session.nap(deadline_ns);
     }
 
     /// Before waiting for the descriptor of [`AsFd`] by other means: `true` if there is nothing to

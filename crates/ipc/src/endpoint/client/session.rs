@@ -2,7 +2,8 @@
 //! connection. All kinds of clients are made of it.
 
 use std::{
-    os::fd::{AsFd, BorrowedFd},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,13 +12,14 @@ use os::{
     clock,
     fdpass::SendError,
     idle::{Idle, IdleStep, Wait},
+    unix::UnixConnection,
 };
 
 use crate::{
     endpoint::{
         client::{
             calls::{CallId, ClientCalls},
-            connection::{self, ConnectError, Connected, ServerConnection, ServerLife},
+            connection::{self, ConnectError, Connected, Introduced, ServerConnection, ServerLife},
             core::{ClientCore, Polled},
         },
         status::{CallError, CallOutcome, LentOutcome, lend},
@@ -67,33 +69,88 @@ pub struct Terms {
     pub server_generation: u64,
 }
 
+/// A client on its way to a server to which it [is introduced](crate::Introducer).
+#[derive(Debug)]
+pub struct Newcomer(UnixConnection);
+
+/// How far an introduction has come.
+#[derive(Debug)]
+pub enum Arrival<T> {
+    /// The server has not looked yet.
+    NotYet(Newcomer),
+    /// Client and server share memory.
+    Arrived(T),
+}
+
+impl Newcomer {
+    /// A client that knows no server yet, and the descriptor that the introducer is to hand to one.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub fn new() -> Result<(Self, OwnedFd), ConnectError> {
+        let (own, given) = UnixConnection::pair()?;
+        Ok((Self(own), given))
+    }
+
+    /// Looks for the server's welcome. Never waits.
+    pub(crate) fn arrive<C>(
+        self,
+        config: ClientConfig,
+    ) -> Result<Arrival<ClientSession<C>>, ConnectError> {
+        Ok(match connection::introduced(self.0)? {
+            Introduced::NotYet(connection) => Arrival::NotYet(Self(connection)),
+            Introduced::Connected(connected) => {
+                Arrival::Arrived(ClientSession::of(*connected, None, config))
+            }
+        })
+    }
+}
+
+impl<T> Arrival<T> {
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Arrival<U> {
+        match self {
+            Self::NotYet(newcomer) => Arrival::NotYet(newcomer),
+            Self::Arrived(arrived) => Arrival::Arrived(f(arrived)),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct ClientSession<C> {
     core: ClientCore<C>,
     connection: ServerConnection,
     server_generation: u64,
-    path: PathBuf,
+    /// `None`: it was introduced.
+    path: Option<PathBuf>,
     config: ClientConfig,
     /// Of calls that name none.
     timeout_ns: u64,
     idle: Idle,
     looked_ns: u64,
+    /// It is known whether the server, which is gone, takes what it has not taken.
+    is_judged: bool,
 }
 
 impl<C> ClientSession<C> {
     pub(crate) fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
         let connected = connection::connect(path, config.connect_timeout)?;
+        Ok(Self::of(connected, Some(path.to_owned()), config))
+    }
+
+    fn of(connected: Connected, path: Option<PathBuf>, config: ClientConfig) -> Self {
         let Connected { connection, welcome, memory } = connected;
-        Ok(Self {
+        Self {
             core: ClientCore::new(&welcome, memory, config.first_generation),
             connection,
             server_generation: welcome.server_generation,
-            path: path.to_owned(),
+            path,
             config,
             timeout_ns: clock::duration_ns(config.timeout),
             idle: Idle::default(),
             looked_ns: clock::now_ns(),
-        })
+            is_judged: false,
+        }
     }
 
     /// Ends all calls, then connects anew. If that fails, the old state remains.
@@ -101,7 +158,8 @@ impl<C> ClientSession<C> {
         &mut self,
         done: &mut impl FnMut(C, CallOutcome<'_>),
     ) -> Result<(), ConnectError> {
-        let fresh = Self::connect(&self.path, self.config)?;
+        let path = self.path.as_deref().ok_or(ConnectError::Closed)?;
+        let fresh = Self::connect(path, self.config)?;
         let reason = self.gone().unwrap_or(CallError::ServerGone);
         self.core.fail_all(reason, done);
         *self = fresh;
@@ -231,6 +289,71 @@ impl<C> ClientSession<C> {
         let life = self.connection.look(timeout_ns);
         self.looked_ns = clock::now_ns();
         self.core.looked(life == ServerLife::Gone);
+        if self.path.is_none() && self.core.gone().is_some() && !self.is_judged {
+            self.is_judged = true;
+            self.note_untaken();
+        }
+    }
+
+    /// An introduced server is gone. Unless it said that it takes nothing more, it may still do so while it lives.
+    #[cold]
+    fn note_untaken(&mut self) {
+        let has_ended = matches!(self.gone(), Some(CallError::Evicted(_)));
+        let has_calls = self.core.in_flight() > 0;
+        if has_ended || has_calls && self.connection.is_server_dead() {
+            self.core.note_untaken();
+        }
+    }
+
+    /// From now on the descriptor of this client is readable, too, when that of another one is.
+    pub(crate) fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        self.connection.watch(other)
+    }
+
+    pub(crate) fn unwatch(&self, other: BorrowedFd<'_>) {
+        self.connection.unwatch(other);
+    }
+
+    pub(crate) fn take_other(&mut self) -> bool {
+        self.connection.take_other()
+    }
+
+    /// Looks whether the server is there.
+    pub(crate) fn look_now(&mut self) {
+        if !self.connection.is_forked() {
+            self.look(0);
+        }
+    }
+
+    /// Ends all calls.
+    pub(crate) fn end(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) {
+        self.core.fail_all(CallError::ServerGone, done);
+    }
+
+    /// The first step of [`rest`](Self::rest), for a driver that waits for other things, too.
+    #[inline]
+    pub(crate) fn idle_step(&mut self) -> IdleStep {
+        let step = self.idle.step(self.config.wait);
+        if step == IdleStep::Yielded {
+            self.core.hurry_clock();
+        }
+        step
+    }
+
+    pub(crate) fn reset_idle(&mut self) {
+        self.idle.reset();
+    }
+
+    pub(crate) fn hurry_clock(&mut self) {
+        self.core.hurry_clock();
+    }
+
+    /// Sleeps, once [armed](Self::arm).
+    pub(crate) fn nap(&mut self, deadline_ns: u64) {
+        let until_ns = deadline_ns.min(self.core.earliest_deadline_ns());
+        let timeout_ns = until_ns.saturating_sub(clock::now_ns());
+        self.look(timeout_ns.min(SLEEP_NS_MAX));
+        self.core.disarm();
     }
 
     /// After an empty poll: spins, yields or sleeps, the latter at most until a deadline.
@@ -246,9 +369,7 @@ impl<C> ClientSession<C> {
     #[cold]
     fn sleep(&mut self, deadline_ns: u64) {
         if self.arm() {
-            let until_ns = deadline_ns.min(self.core.earliest_deadline_ns());
-            let timeout_ns = until_ns.saturating_sub(clock::now_ns());
-            self.look(timeout_ns.min(SLEEP_NS_MAX));
+            self.nap(deadline_ns);
         }
         self.core.disarm();
     }

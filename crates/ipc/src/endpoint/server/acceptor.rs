@@ -1,10 +1,11 @@
-//! The acceptor: admits clients from the server's own listener, or from that of its team.
+//! The acceptor: admits clients from the server's own listener, from that of its team, or those that are introduced.
 
 use std::path::Path;
 
 use os::unix::{PeerCredentials, UnixConnection};
 
 use crate::endpoint::{
+    introduction::{self, Introduction, Told},
     poller::Poller,
     server::{
         core::ServerCore,
@@ -16,12 +17,17 @@ use crate::endpoint::{
     },
 };
 
+/// Introductions that are read at a time.
+const INTRODUCTIONS_PER_LOOK: usize = 8;
+
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     /// `None` if another server of the team listens.
     listener: Option<ClientListener>,
     /// `None` of a server without a team.
     handoff: Option<Handoff>,
+    /// The way to whoever introduces clients, if somebody does, and is there.
+    introducer: Option<UnixConnection>,
 }
 
 impl Acceptor {
@@ -36,7 +42,39 @@ impl Acceptor {
                 .add(handoff, PollKey::HANDOFF.to_word())
                 .map_err(|source| BindError::Os { call: "epoll_ctl", source })?;
         }
-        Ok(Self { listener, handoff })
+        Ok(Self { listener, handoff, introducer: None })
+    }
+
+    /// Admits those alone that are introduced through the channel.
+    pub(crate) fn introduced(channel: UnixConnection, poller: &Poller) -> Result<Self, BindError> {
+        poller
+            .add(&channel, PollKey::INTRODUCER.to_word())
+            .map_err(|source| BindError::Os { call: "epoll_ctl", source })?;
+        Ok(Self { listener: None, handoff: None, introducer: Some(channel) })
+    }
+
+    /// Admits clients that are introduced, and does what else the introducer says.
+    pub(crate) fn read_introducer(
+        &mut self,
+        core: &mut ServerCore,
+        sockets: &mut Sockets,
+        poller: &Poller,
+    ) {
+        for _ in 0..INTRODUCTIONS_PER_LOOK {
+            let Some(channel) = &self.introducer else { return };
+            match introduction::read(channel) {
+                Told::Introduced(connection, introduction) => {
+                    self.admit(connection, (0, Some(introduction)), core, sockets, poller);
+                }
+                Told::Retire(tag) => core.retire(tag),
+                Told::Nothing => return,
+                Told::Foreign => {}
+                Told::End => {
+                    poller.remove(channel);
+                    self.introducer = None;
+                }
+            }
+        }
     }
 
     /// Takes new connections.
@@ -54,7 +92,7 @@ impl Acceptor {
         poller: &Poller,
     ) {
         while let Some(connection) = self.handoff.as_ref().and_then(Handoff::next) {
-            self.admit(connection, 0, core, sockets, poller);
+            self.admit(connection, (0, None), core, sockets, poller);
         }
     }
 
@@ -70,10 +108,10 @@ impl Acceptor {
         let Some(connection) = listener.read_hello(number, poller) else { return };
         let pending = listener.pending_of(connection.peer_credentials().uid);
         let Some(handoff) = &self.handoff else {
-            return self.admit(connection, pending, core, sockets, poller);
+            return self.admit(connection, (pending, None), core, sockets, poller);
         };
         match handoff.choose(connection, pending) {
-            Ok(Some(connection)) => self.admit(connection, 0, core, sockets, poller),
+            Ok(Some(connection)) => self.admit(connection, (0, None), core, sockets, poller),
             Ok(None) => {}
             Err((connection, reason)) => {
                 listener::refuse(&connection, reason);
@@ -85,13 +123,13 @@ impl Acceptor {
     fn admit(
         &self,
         connection: UnixConnection,
-        pending_of_user: usize,
+        (pending_of_user, introduction): (usize, Option<Introduction>),
         core: &mut ServerCore,
         sockets: &mut Sockets,
         poller: &Poller,
     ) {
         let owner = connection.peer_credentials();
-        match sockets.admit(connection, pending_of_user, core, poller) {
+        match sockets.admit(connection, (pending_of_user, introduction), core, poller) {
             Ok(()) => core.stats_mut().welcomed += 1,
             Err(reason) => {
                 core.stats_mut().rejections.add(reason.into());

@@ -102,6 +102,7 @@ impl CallTable {
         ring::reset(&up, position);
         ring::reset(&down, position);
         up.read_position().store(position, Ordering::Relaxed);
+        down.read_position().store(position, Ordering::Relaxed);
         Self {
             requests: Consumer::new(position),
             responses: Producer::new(position),
@@ -128,7 +129,8 @@ impl CallTable {
 
     /// Writes why the client is evicted where the client can read it.
     pub(crate) fn write_eviction(&self, reason: EvictReason) {
-        self.down.eviction().store(reason as u32, Ordering::Relaxed);
+        // Release: behind the last request that was taken.
+        self.down.eviction().store(reason as u32, Ordering::Release);
     }
 
     /// Up to where the client says that it has read, and whether it left a response to each of its
@@ -221,6 +223,7 @@ impl CallTable {
         }
         let message = copy.get_mut(..len_bytes).ok_or(EvictReason::BadLength)?;
         self.requests.take(&self.up, header, message);
+        note_taken(&self.down, &self.requests);
         self.taken += 1;
         (entry.serial, entry.generation) = (self.taken, header.generation);
         Ok(Some(Taken { call: header.call, serial: self.taken, len_bytes }))
@@ -311,9 +314,16 @@ impl CallTable {
             .map_err(|_| NotPending)
     }
 
+    /// Whether the client has given up a call.
+    #[inline]
+    pub(crate) fn is_abandoned(&self, call: u16) -> bool {
+        call < 64 && self.up.abandoned().load(Ordering::Relaxed) >> call & 1 == 1
+    }
+
     /// Takes the next request without its message.
     fn skip(&mut self, header: Header) -> Result<Taken, EvictReason> {
         self.requests.skip();
+        note_taken(&self.down, &self.requests);
         self.taken += 1;
         let entry = self.entries.get_mut(usize::from(header.call)).ok_or(EvictReason::BadCall)?;
         (entry.serial, entry.generation) = (self.taken, header.generation);
@@ -423,6 +433,12 @@ impl CallTable {
     pub fn depth(&self) -> usize {
         1 << self.up.depth_log2()
     }
+}
+
+/// Says what was taken before anything is done about it: a client whose server dies knows what was not.
+#[inline(always)]
+fn note_taken(down: &Half, requests: &Consumer) {
+    down.read_position().store(requests.position(), Ordering::Relaxed);
 }
 
 /// What is allocated at a time for a large response in parts: a turn pays for the pages of a few parts, and not for

@@ -67,6 +67,8 @@ pub struct ServerCore {
     /// Slots of the clients that are polled.
     polled: Vec<u16>,
     notices: VecDeque<Notice>,
+    /// Slots of clients whose sessions end once what was taken of them is answered.
+    retiring: Vec<u16>,
     /// Private copy of the latest request.
     copy: Box<[u8]>,
     pub(crate) copies: LargeCopies,
@@ -102,6 +104,7 @@ impl ServerCore {
             replies: Replies::new(table),
             polled: Vec::with_capacity(usize::from(config.clients_max)),
             notices: VecDeque::new(),
+            retiring: Vec::new(),
             copy: vec![0; EAGER_BYTES_MAX.min(config.request_bytes_max as usize)].into(),
             copies: LargeCopies::default(),
             cursor: 0,
@@ -251,7 +254,7 @@ impl ServerCore {
     fn promote(&mut self, slot: u16) {
         let sessions = &mut self.replies.table.sessions;
         let session = sessions.get_mut(usize::from(slot)).and_then(Option::as_mut);
-        if let Some(session) = session.filter(|session| !session.is_polled) {
+        if let Some(session) = session.filter(|it| !it.is_polled && !it.is_retired) {
             session.is_polled = true;
             session.empty_turns = 0;
             session.calls.polled_flag().promote();
@@ -263,12 +266,22 @@ impl ServerCore {
     #[inline]
     fn end(&mut self) {
         self.cursor = 0;
+        if !self.retiring.is_empty() {
+            self.end_retired();
+        }
         let requests = core::mem::take(&mut self.turn_requests);
         self.was_busy = requests > 0;
         if !self.replies.unannounced.is_empty() {
             self.flush_soon(requests > 0);
         }
         self.steps = self.steps.saturating_add(1 + u32::try_from(requests).unwrap_or(u32::MAX - 1));
+    }
+
+    /// Ends a turn in which not all clients were looked at: the next one goes on with them.
+    pub(crate) fn pause(&mut self) {
+        let cursor = self.cursor;
+        self.end();
+        self.cursor = cursor.min(self.polled.len());
     }
 
     /// Whether the latest turn had requests.
@@ -402,7 +415,7 @@ impl ServerCore {
             let Some(session) = session else { continue };
             if session.stalled_ns(now_ns) > stall_timeout_ns {
                 self.evict_slot(slot, EvictReason::Stalled);
-            } else if !session.is_polled && session.calls.has_request() {
+            } else if !session.is_polled && !session.is_retired && session.calls.has_request() {
                 self.replies.stats.missed_hints += 1;
                 self.promote(slot);
             }
@@ -474,6 +487,13 @@ impl ServerCore {
         }
     }
 
+    /// The name by which a client that was admitted just now was introduced.
+    pub(crate) fn set_tag(&mut self, client: ClientId, tag: Option<u64>) {
+        if let Some(session) = self.replies.table.session(client) {
+            session.tag = tag;
+        }
+    }
+
     /// As [`admit`](Self::admit), with memory of this process.
     ///
     /// # Errors
@@ -520,6 +540,47 @@ impl ServerCore {
             self.remove(slot);
             // The end of its connection wakes the client, which reads the reason.
             self.notices.push_back(Notice::Disconnect(slot));
+        }
+    }
+
+    /// Takes no more requests of the client that was introduced by this name, or of any if it is `None`, and evicts it
+    /// once those that were taken are answered.
+    #[cold]
+    pub(crate) fn retire(&mut self, tag: Option<u64>) {
+        for (slot, session) in (0..).zip(&mut self.replies.table.sessions) {
+            let Some(session) = session else { continue };
+            let is_meant = session.tag.is_some() && (tag.is_none() || session.tag == tag);
+            if is_meant && !session.is_retired {
+                session.is_retired = true;
+                session.is_polled = false;
+                self.polled.retain(|polled| *polled != slot);
+                self.retiring.push(slot);
+            }
+        }
+        // The next turn begins with the first of those that are left.
+        self.cursor = 0;
+        self.budget = self.turn_budget;
+        self.end_retired();
+    }
+
+    #[cold]
+    fn end_retired(&mut self) {
+        for slot in core::mem::take(&mut self.retiring) {
+            let session = self.replies.table.sessions[usize::from(slot)].as_deref();
+            match session.filter(|session| session.is_retired) {
+                Some(session) if session.calls.unanswered() > 0 => self.retiring.push(slot),
+                Some(_) => self.evict_slot(slot, EvictReason::Retired),
+                None => {}
+            }
+        }
+    }
+
+    /// Says to clients that were introduced that nothing more is taken, as the server ends.
+    pub(crate) fn abandon_introduced(&self) {
+        for session in self.replies.table.sessions.iter().flatten() {
+            if session.tag.is_some() {
+                session.calls.write_eviction(EvictReason::Retired);
+            }
         }
     }
 

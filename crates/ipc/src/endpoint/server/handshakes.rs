@@ -21,7 +21,7 @@ pub(crate) fn put_in_order(newcomers: &mut [Ready]) {
         let PollKey { source, generation, .. } = PollKey::from_word(ready.key);
         let rank = match source {
             Source::Pending => 0,
-            Source::Handoff => 1,
+            Source::Handoff | Source::Introducer => 1,
             Source::Listener | Source::Socket | Source::Process => 2,
         };
         (rank, generation)

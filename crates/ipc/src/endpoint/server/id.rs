@@ -59,6 +59,8 @@ pub struct ClientCensus {
     pub client: ClientId,
     /// As the kernel knows it; `None` without an operating system.
     pub process: Option<ClientProcess>,
+    /// The name by which it was introduced, if it was.
+    pub tag: Option<u64>,
     /// Requests that were taken of it.
     pub requests: u64,
     /// Those that are not answered.

@@ -27,6 +27,8 @@ pub(crate) enum Source {
     Socket,
     /// The pidfd of a client.
     Process,
+    /// The channel by which clients are introduced.
+    Introducer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,7 @@ pub(crate) struct PollKey {
 impl PollKey {
     pub(crate) const LISTENER: Self = Self { source: Source::Listener, slot: 0, generation: 0 };
     pub(crate) const HANDOFF: Self = Self { source: Source::Handoff, slot: 0, generation: 0 };
+    pub(crate) const INTRODUCER: Self = Self { source: Source::Introducer, slot: 0, generation: 0 };
 
     pub(crate) fn pending(number: u64) -> Self {
         Self { source: Source::Pending, slot: 0, generation: number }
@@ -47,7 +50,7 @@ impl PollKey {
     /// Whether it is of a process that is no client yet.
     pub(crate) fn is_of_newcomer(self) -> bool {
         match self.source {
-            Source::Listener | Source::Handoff | Source::Pending => true,
+            Source::Listener | Source::Handoff | Source::Pending | Source::Introducer => true,
             Source::Socket | Source::Process => false,
         }
     }
@@ -65,7 +68,8 @@ impl PollKey {
             1 => Source::Handoff,
             2 => Source::Pending,
             3 => Source::Socket,
-            _ => Source::Process,
+            4 => Source::Process,
+            _ => Source::Introducer,
         };
         let slot = u16::try_from(word >> SLOT_SHIFT & SLOT_MASK).unwrap_or(u16::MAX);
         Self { source, slot, generation: word & GENERATION_MASK }
@@ -78,8 +82,14 @@ mod tests {
 
     #[test]
     fn keys_survive_their_words() {
-        let sources =
-            [Source::Listener, Source::Handoff, Source::Pending, Source::Socket, Source::Process];
+        let sources = [
+            Source::Listener,
+            Source::Handoff,
+            Source::Pending,
+            Source::Socket,
+            Source::Process,
+            Source::Introducer,
+        ];
         for source in sources {
             let key = PollKey { source, slot: 4095, generation: GENERATION_MASK - 1 };
             assert_eq!(PollKey::from_word(key.to_word()), key);

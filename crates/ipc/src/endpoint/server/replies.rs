@@ -124,6 +124,35 @@ impl Replies {
         self.respond(id, &Filled::behind(&[], len_bytes, fill))
     }
 
+    /// Like [`reply_with`](Self::reply_with), of a program that answers otherwise if `fill` gives up: then the request
+    /// is still to be answered.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`].
+    pub fn reply_unless_given_up(
+        &mut self,
+        id: RequestId,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<(), ReplyError> {
+        let message = Filled::behind(&[], len_bytes, fill);
+        let max_bytes = self.table.config().response_bytes_max as usize;
+        if len_bytes > max_bytes {
+            return self.respond(id, &message);
+        }
+        let session = self.table.session(id.client).ok_or(ReplyError::ClientGone)?;
+        match session.calls.answer(id.call, id.serial, ResponseKind::Ok, &message) {
+            Ok(()) => {}
+            Err(Unanswerable::NotPending) => return Err(ReplyError::ClientGone),
+            Err(Unanswerable::GivenUp) => return Err(ReplyError::GivenUp),
+            Err(lost) => return self.answer_without(id, lost, len_bytes),
+        }
+        session.mark_unannounced(id.client.slot, &mut self.unannounced);
+        self.stats.responses += 1;
+        Ok(())
+    }
+
     /// Whether a response of this length may be [put in parts](Self::put_part): a large one that is not too long.
     #[must_use]
     pub fn takes_parts(&self, len_bytes: usize) -> bool {
@@ -220,7 +249,8 @@ impl Replies {
             let session = session.as_ref()?;
             let client = ClientId { slot, generation: session.generation };
             let (requests, in_flight) = (session.calls.taken(), session.calls.unanswered());
-            Some(ClientCensus { client, process: session.process, requests, in_flight })
+            let (process, tag) = (session.process, session.tag);
+            Some(ClientCensus { client, process, tag, requests, in_flight })
         })
     }
 
@@ -229,6 +259,23 @@ impl Replies {
     pub fn process_of(&self, id: RequestId) -> Option<ClientProcess> {
         let session = self.table.sessions.get(usize::from(id.client.slot))?.as_ref()?;
         (session.generation == id.client.generation).then_some(session.process).flatten()
+    }
+
+    /// Whether nobody waits for the answer to a request that was taken: its client has given it up, or is gone.
+    #[inline]
+    #[must_use]
+    pub fn is_abandoned(&self, id: RequestId) -> bool {
+        let session = self.table.sessions.get(usize::from(id.client.slot));
+        let session = session.and_then(Option::as_ref);
+        let session = session.filter(|session| session.generation == id.client.generation);
+        session.is_none_or(|session| session.calls.is_abandoned(id.call))
+    }
+
+    /// The name by which a client was introduced, if it is there.
+    #[must_use]
+    pub fn tag_of(&self, client: ClientId) -> Option<u64> {
+        let session = self.table.sessions.get(usize::from(client.slot))?.as_ref()?;
+        (session.generation == client.generation).then_some(session.tag).flatten()
     }
 
     /// The request of the client that made `id` which has the [entry](crate::CallId::call) `call` and is not

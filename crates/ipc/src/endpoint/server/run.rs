@@ -13,6 +13,7 @@ use memory::Region;
 use os::{
     clock,
     idle::{Idle, IdleStep},
+    unix::UnixConnection,
 };
 
 use crate::{
@@ -106,21 +107,41 @@ impl Server {
             .collect()
     }
 
+    /// A server of the clients that are [introduced](crate::Introducer) to it, and the end of its channel that the
+    /// introducer is to have.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`].
+    pub fn introduced(config: ServerConfig) -> Result<(Self, OwnedFd), BindError> {
+        let (channel, of_introducer) = UnixConnection::pair()?;
+        let server = Self::of_parts(config, 0, |poller| Acceptor::introduced(channel, poller))?;
+        Ok((server, of_introducer))
+    }
+
     fn open(
         path: Option<&Path>,
         handoff: Option<Handoff>,
         config: ServerConfig,
     ) -> Result<Self, BindError> {
-        config.check()?;
-        let fork = ForkGuard::new();
         // Servers of one team never share a generation of a client.
         let first_generation = handoff.as_ref().map_or(0, Handoff::number) << GENERATIONS_LOG2;
+        Self::of_parts(config, first_generation, |poller| Acceptor::open(path, handoff, poller))
+    }
+
+    fn of_parts(
+        config: ServerConfig,
+        first_generation: u64,
+        acceptor: impl FnOnce(&Poller) -> Result<Acceptor, BindError>,
+    ) -> Result<Self, BindError> {
+        config.check()?;
+        let fork = ForkGuard::new();
         // The lock lets one server bind at a time, so no two of a path share a nanosecond.
         let generations = (first_generation, clock::now_ns());
         let core = ServerCore::new(config, shared_memory(&config)?, generations, fork)?;
         let poller =
             Poller::new().map_err(|source| BindError::Os { call: "epoll_create1", source })?;
-        let acceptor = Acceptor::open(path, handoff, &poller)?;
+        let acceptor = acceptor(&poller)?;
         let sockets = Sockets::new(config.clients_max, config.takes_descriptors, fork);
         let (handshakes, idle) = (Handshakes::default(), Idle::default());
         Ok(Self { core, sockets, acceptor, handshakes, poller, idle })
@@ -169,6 +190,19 @@ impl Server {
         }
         self.end_turn();
         None
+    }
+
+    /// A turn in which no more requests are taken: wakes clients, and sometimes looks at the clock.
+    #[inline]
+    pub fn pause(&mut self) {
+        self.core.pause();
+        self.end_turn();
+    }
+
+    /// Takes no more requests of clients that were introduced: each leaves once those that were taken are answered.
+    pub fn retire(&mut self) {
+        self.core.retire(None);
+        self.deliver();
     }
 
     /// Wakes clients, and sometimes looks at the clock.
@@ -242,6 +276,7 @@ impl Server {
         match source {
             Source::Listener => acceptor.accept(core, poller),
             Source::Handoff => acceptor.take_handed(core, sockets, poller),
+            Source::Introducer => acceptor.read_introducer(core, sockets, poller),
             Source::Pending => acceptor.read_hello(generation, core, sockets, poller),
             Source::Process => self.depart(client),
             Source::Socket if core.is_served(client) => match sockets.read(slot) {
@@ -433,6 +468,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         if self.core.is_forked() {
             self.acceptor.forget();
+        } else {
+            self.core.abandon_introduced();
         }
     }
 }

@@ -15,6 +15,10 @@ pub(crate) struct Session {
     pub(crate) generation: u64,
     /// `None` without an operating system.
     pub(crate) process: Option<ClientProcess>,
+    /// The name by which the client was introduced, if it was.
+    pub(crate) tag: Option<u64>,
+    /// No more of its requests are taken, and it is evicted once those that were are answered.
+    pub(crate) is_retired: bool,
     /// The server polls this client's ring.
     pub(crate) is_polled: bool,
     pub(crate) empty_turns: u32,
@@ -30,6 +34,8 @@ impl Session {
             calls,
             generation,
             process: None,
+            tag: None,
+            is_retired: false,
             is_polled: false,
             empty_turns: 0,
             is_unannounced: false,
@@ -58,7 +64,7 @@ impl Session {
     /// The client sent a wakeup.
     pub(crate) fn count_wakeup(&mut self) -> Result<(), EvictReason> {
         self.wakeups += 1;
-        if self.wakeups > self.calls.taken() + WAKEUP_SLACK {
+        if self.wakeups > 2 * self.calls.taken() + WAKEUP_SLACK {
             return Err(EvictReason::WakeupStorm);
         }
         Ok(())

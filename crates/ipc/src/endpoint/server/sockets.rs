@@ -1,6 +1,10 @@
 //! The sockets of a server's clients, by slot, and how a client is told of its admission.
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
 
 use memory::Region;
 use os::{
@@ -13,6 +17,7 @@ use os::{
 use crate::endpoint::{
     fork::ForkGuard,
     handshake::{self, DESCRIPTOR, HandshakeAnswer, RefuseReason, WAKEUP, Welcome},
+    introduction::Introduction,
     poller::Poller,
     server::{
         core::ServerCore,
@@ -97,7 +102,7 @@ impl Sockets {
     pub(crate) fn admit(
         &mut self,
         connection: UnixConnection,
-        pending_of_user: usize,
+        (pending_of_user, introduction): (usize, Option<Introduction>),
         core: &mut ServerCore,
         poller: &Poller,
     ) -> Result<(), RefuseReason> {
@@ -119,17 +124,21 @@ impl Sockets {
         let admitted = core.admit(Arc::clone(&up), Arc::clone(&down));
         let Some((client, welcome)) = admitted else { unreachable!("a slot was free") };
         let process = connection.peer_process().ok();
+        // A client that was introduced has made its socket by itself: the kernel tells it nothing of this process.
+        let own = introduction.and_then(|_| Process::open(std::process::id()).ok());
         let socket = ClientSocket { connection, process, descriptor: None, fork: self.fork };
         let told = socket
             .watch(poller, client)
-            .is_ok_and(|()| tell(&socket.connection, welcome, [&up, &down], core));
+            .is_ok_and(|()| tell(&socket.connection, welcome, [&up, &down], core, own.as_ref()));
         if !told {
             socket.unwatch(poller);
             core.remove(client.slot);
             return Err(RefuseReason::ResourceExhausted);
         }
         let peer = socket.connection.peer_credentials();
-        core.set_process(client, ClientProcess { uid: peer.uid, pid: peer.pid });
+        let of_kernel = ClientProcess { uid: peer.uid, pid: peer.pid };
+        core.set_process(client, introduction.map_or(of_kernel, |told| told.process));
+        core.set_tag(client, introduction.map(|told| told.tag));
         self.by_slot[usize::from(client.slot)] = Some(socket);
         Ok(())
     }
@@ -199,6 +208,7 @@ fn tell(
     welcome: Welcome,
     halves: [&Region; 2],
     core: &ServerCore,
+    own: Option<&Process>,
 ) -> bool {
     let [up, down] = halves;
     let memory = core.memory();
@@ -207,5 +217,7 @@ fn tell(
         unreachable!("all four are files");
     };
     let answer = handshake::write_answer(HandshakeAnswer::Welcome(welcome));
-    connection.send(&answer, &[up, down, wakeup_bits, sleep_flag], clock::NOW).is_ok()
+    let memory = [up, down, wakeup_bits, sleep_flag].into_iter();
+    let fds: Vec<_> = memory.chain(own.map(AsFd::as_fd)).collect();
+    connection.send(&answer, &fds, clock::NOW).is_ok()
 }

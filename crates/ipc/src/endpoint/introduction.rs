@@ -1,0 +1,123 @@
+//! Introductions: a process that client and server both know hands the server a socket of the client, and both share
+//! memory from then on, without the third.
+//!
+//! ```text
+//! client ── one end of a pair of sockets ──▶ introducer ── the same end, and whose it is ──▶ server
+//! client ◀──────────── WELCOME, and five descriptors: the memory, and the server's process ── server
+//! ```
+//!
+//! The introducer keeps a copy of the socket: by [shutting it down](os::unix::UnixConnection::shut_down) it ends the session, whoever has
+//! other copies. What it tells the server goes through a channel, a pair of sockets of the server's making, one
+//! datagram each:
+//!
+//! ```text
+//! INTRODUCE  kind, uid, pid, tag   one descriptor
+//! RETIRE     kind, 0, 0, tag       none: the session of this tag, or all of them (ALL), takes no more requests
+//! ```
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::endpoint::server::ClientProcess;
+use os::{
+    clock,
+    fdpass::RecvError,
+    unix::{SocketError, UnixConnection},
+};
+
+/// In the place of a tag: all sessions.
+const ALL: u64 = u64::MAX;
+
+const INTRODUCE: u32 = 1;
+const RETIRE: u32 = 2;
+
+/// Bytes of a datagram: three words of 32 bits, and the tag.
+const MESSAGE_BYTES: usize = 20;
+
+/// A client, as the introducer knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// Name of the session between introducer and server. No other one of the server ever has it.
+    pub tag: u64,
+    /// Process and user of the client.
+    pub process: ClientProcess,
+}
+
+/// What a server is told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Introduced(UnixConnection, Introduction),
+    /// `None`: all of them.
+    Retire(Option<u64>),
+    /// Nothing, or not yet.
+    Nothing,
+    /// What makes no sense.
+    Foreign,
+    /// The introducer is gone.
+    End,
+}
+
+/// The introducer's end of the channel to one server.
+#[derive(Debug)]
+pub struct Introducer(UnixConnection);
+
+impl Introducer {
+    /// The end that a server's process sent.
+    ///
+    /// # Errors
+    ///
+    /// [`SocketError`]: it is no such socket.
+    pub fn adopt(channel: OwnedFd) -> Result<Self, SocketError> {
+        UnixConnection::adopt(channel).map(Self)
+    }
+
+    /// Hands the server a client's socket. Returns whether it did: if not, the server reads nothing, or is gone.
+    #[must_use]
+    pub fn introduce(&self, socket: BorrowedFd<'_>, introduction: Introduction) -> bool {
+        let Introduction { tag, process } = introduction;
+        self.send(INTRODUCE, process, tag, &[socket])
+    }
+
+    /// The session of this tag takes no more requests, and ends when those that were taken are answered; `None`: all
+    /// of them. Returns whether the server will be told.
+    #[must_use]
+    pub fn retire(&self, tag: Option<u64>) -> bool {
+        self.send(RETIRE, ClientProcess { uid: 0, pid: 0 }, tag.unwrap_or(ALL), &[])
+    }
+
+    fn send(&self, kind: u32, process: ClientProcess, tag: u64, fds: &[BorrowedFd<'_>]) -> bool {
+        let ClientProcess { uid, pid } = process;
+        let mut message = Vec::with_capacity(MESSAGE_BYTES);
+        message.extend([kind, uid, pid].into_iter().flat_map(u32::to_le_bytes));
+        message.extend(tag.to_le_bytes());
+        // A server that reads nothing makes nobody wait.
+        self.0.send(&message, fds, clock::NOW).is_ok()
+    }
+}
+
+/// Reads one datagram of the channel.
+pub(crate) fn read(channel: &UnixConnection) -> Told {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let (len_bytes, mut fds) = match channel.recv(&mut bytes, 1, clock::NOW) {
+        Ok(datagram) => (datagram.len_bytes, datagram.fds),
+        Err(RecvError::TimedOut | RecvError::NoDescriptor) => return Told::Nothing,
+        Err(RecvError::Closed | RecvError::Os(_)) => return Told::End,
+        Err(RecvError::TooLong { .. } | RecvError::TooManyFds { .. }) => return Told::Foreign,
+    };
+    let (words, tag) = bytes.split_at(MESSAGE_BYTES - size_of::<u64>());
+    let (Ok(tag), ([kind, uid, pid], [])) = (tag.try_into(), words.as_chunks()) else {
+        return Told::Foreign;
+    };
+    if len_bytes != MESSAGE_BYTES {
+        return Told::Foreign;
+    }
+    let [kind, uid, pid] = [kind, uid, pid].map(|word| u32::from_le_bytes(*word));
+    let tag = u64::from_le_bytes(tag);
+    match (kind, fds.pop().map(UnixConnection::adopt)) {
+        (INTRODUCE, Some(Ok(connection))) => {
+            let process = ClientProcess { uid, pid };
+            Told::Introduced(connection, Introduction { tag, process })
+        }
+        (RETIRE, None) => Told::Retire((tag != ALL).then_some(tag)),
+        _ => Told::Foreign,
+    }
+}
