@@ -1,8 +1,8 @@
 //! Production daemons in a world with a machine's times.
 
 use copyrpc_sim::{
-    cluster::steady::{Begin, Connected, FlushPolicy, Measured, Steady, run},
-    machine::{DELEGATION, QUICK_NIC},
+    cluster::steady::{Begin, Connected, FlushPolicy, Measured, PARTS, Steady, run},
+    machine::{CONNECT_X7, QUICK_NIC},
     world::Time,
 };
 
@@ -13,7 +13,7 @@ const LOAD: Steady = Steady {
     depth: 1,
     flush: FlushPolicy::SelfClocked { wqes: 2 },
     transport: Connected::Rc,
-    machine: &DELEGATION,
+    machine: &CONNECT_X7,
     begin: Begin::Burst,
     lengths: (Time::from_ns(100_000), Time::from_ns(150_000)),
     seed: 1,
@@ -37,7 +37,12 @@ fn rates(load: Steady) -> [f64; 2] {
 fn starts_of_two_nodes_end_in_one_state() {
     let [least, most] = rates(LOAD);
     assert!(least > 0.0 && most / least < 1.15, "{least} {most}");
-    assert_eq!(measured(LOAD), measured(LOAD));
+    let one = measured(LOAD);
+    assert_eq!(one, measured(LOAD));
+    // The last half of the series is what is counted.
+    assert_eq!(one.series.len(), 2 * PARTS as usize);
+    let counted: f64 = one.series.iter().skip(PARTS as usize).sum();
+    assert!((counted / f64::from(PARTS) / one.mops_per_node - 1.0).abs() < 1e-6, "{one:?}");
 }
 
 /// The NIC's time per entry is what the daemon's batches amortize.
@@ -94,10 +99,10 @@ fn with_more_peers_than_the_nic_has_places_batches_grow_whatever_the_start() {
     let held = measured(Steady { flush: hold, ..load }).mops_per_node;
     // Without a window it is 0.81 of that.
     assert!(least > 0.9 * held, "{least}, holding {held}");
-    // A quick NIC is given all that there is.
+    // Where the NIC is quick and the way is long, what waits for a peer waits for a round trip: a sixth less than two per peer.
     let two = FlushPolicy::SelfClocked { wqes: 2 };
     let at = |flush| measured(Steady { flush, machine: &QUICK_NIC, ..load }).mops_per_node;
     let quick = [one, two].map(at);
     println!("holding {held}, quick {quick:?}");
-    assert!(quick[0] > 0.95 * quick[1], "{quick:?}");
+    assert!(quick[0] > 0.78 * quick[1], "{quick:?}");
 }

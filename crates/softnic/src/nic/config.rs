@@ -59,6 +59,8 @@ pub struct Config {
     pub atomics: Atomics,
     /// The adapter that it plays. The same for all ports of a fabric.
     pub profile: Profile,
+    /// A send queue takes so long for each WQE, in ns, one after the other; 0: none takes any time.
+    pub wqe_ns: u64,
 }
 
 impl Default for Config {
@@ -73,6 +75,7 @@ impl Default for Config {
             options: PortOptions::default(),
             atomics: Atomics::default(),
             profile: Profile::default(),
+            wqe_ns: 0,
         }
     }
 }
@@ -143,8 +146,17 @@ const PROFILE: Knob = Knob {
               InfiniBand; or `adaptive-routing`, which places WRITEs that are under way in any order",
 };
 
+/// [`Config::wqe_ns`].
+const WQE_TIME: Knob = Knob {
+    env: "COPYRPC_SOFT_WQE_TIME",
+    kind: KnobKind::Duration { min_ns: 0, max_ns: 1_000_000_000 },
+    default: "0ns",
+    meaning: "for experiments: a send queue takes so long for each WQE, one after the other",
+};
+
 /// Every setting.
-pub const KNOBS: &[Knob] = &[DRIVE, STRICT, FABRIC, LINK, CARD_MIB, CQE_VERSION, ATOMICS, PROFILE];
+pub const KNOBS: &[Knob] =
+    &[DRIVE, STRICT, FABRIC, LINK, CARD_MIB, CQE_VERSION, ATOMICS, PROFILE, WQE_TIME];
 
 impl Config {
     /// Defaults, overridden by what `lookup` finds for the variables in [`KNOBS`].
@@ -185,6 +197,7 @@ impl Config {
                 _ => Atomics::Cpu,
             },
             profile: Profile::named(settings.text(&PROFILE)).unwrap_or_default(),
+            wqe_ns: settings.number(&WQE_TIME),
         }
     }
 
@@ -212,6 +225,9 @@ impl Config {
         if self.link != default.link {
             parts.push("soft-link=roce".to_owned());
         }
+        if self.wqe_ns != 0 {
+            parts.push(format!("soft-wqe-time={}ns", self.wqe_ns));
+        }
         if let Some(seed) = self.strict {
             parts.push(format!("soft-strict={seed}"));
         }
@@ -233,7 +249,7 @@ mod tests {
 
     #[test]
     fn every_knob_sets_its_field() {
-        let texts = ["thread", "7", "a-fabric", "roce", "8", "0", "nic", "vf"];
+        let texts = ["thread", "7", "a-fabric", "roce", "8", "0", "nic", "vf", "600ns"];
         let set = |name: &str| {
             let index = KNOBS.iter().position(|knob| knob.env == name)?;
             Some(texts[index].to_owned())
@@ -248,6 +264,7 @@ mod tests {
             options: PortOptions::default(),
             atomics: Atomics::Nic,
             profile: Profile::VirtualFunction,
+            wqe_ns: 600,
         };
         assert_eq!(Config::from_lookup(set), Ok(expected));
     }
@@ -256,8 +273,9 @@ mod tests {
     fn a_label_names_what_is_not_default_but_the_fabric() {
         let config = Config { fabric: "other".into(), ..Config::default() };
         assert_eq!(config.label("soft"), "soft");
-        let config = Config { drive: Drive::Thread, strict: Some(7), ..config };
-        assert_eq!(config.label("soft"), "soft (soft-drive=thread, soft-strict=7)");
+        let config = Config { drive: Drive::Thread, strict: Some(7), wqe_ns: 600, ..config };
+        let label = "soft (soft-drive=thread, soft-wqe-time=600ns, soft-strict=7)";
+        assert_eq!(config.label("soft"), label);
     }
 
     #[test]
@@ -268,6 +286,7 @@ mod tests {
             ("COPYRPC_SOFT_FABRIC", "a/b"),
             ("COPYRPC_SOFT_LINK", "ethernet"),
             ("COPYRPC_SOFT_CARD_MIB", "4 MiB"),
+            ("COPYRPC_SOFT_WQE_TIME", "2s"),
         ] {
             let error = Config::from_lookup(|name| (name == env).then(|| bad.to_owned()));
             let error = error.unwrap_err().to_string();

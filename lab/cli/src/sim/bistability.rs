@@ -22,8 +22,8 @@ Examples:
   copyrpc-lab sim bistability --states  where starts lead, and a sweep
 
 The reference was measured on ConnectX-7 with a daemon of another design, which is simulated here: one ring for \
-all clients of a node, one batch per endpoint and turn. The time per work request and the way between NICs come from other \
-measurements, the daemon's constants were fitted to throughputs. Exit code 1 if a claimed number is off by more \
+all clients of a node, one batch per endpoint and turn. The times of machine and clients come from other \
+measurements, the daemon's own were fitted to the table of 32 calls per client. Exit code 1 if a claimed number is off by more \
 than 15 % or, with --states, if most seeds of a start end in another state than the table says. docs/simulation.md says \
 what the model misses.";
 

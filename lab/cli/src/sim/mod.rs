@@ -25,7 +25,10 @@ use constants::ConstantArgs;
 use progress::Progress;
 use sim::{
     machine::CONNECT_IB,
-    scenarios::dct::{self, Outcome},
+    scenarios::{
+        dct::{self, Outcome},
+        leave_one_out,
+    },
 };
 
 use crate::output;
@@ -34,6 +37,7 @@ const DCT_HELP: &str = "\
 Examples:
   copyrpc-lab sim dct                    every number beside its reference
   copyrpc-lab sim dct --seed 7 --json -  one JSON object per number
+  copyrpc-lab sim dct --leave-one-out    what the other numbers say of each
 
 The reference was measured on Connect-IB by dct-bench of FaSST (OSDI 2016). 18 constants of the model were fitted \
 to all rows but the predicted one, which are 22 independent numbers. Exit code 1 if a number is off by more \
@@ -88,6 +92,9 @@ pub(crate) struct DctArgs {
     /// Writes a page with pictures of reference and simulation to PATH.
     #[arg(long, value_name = "PATH")]
     page: Option<PathBuf>,
+    /// Fits constants again without each number, and shows how far it is off then.
+    #[arg(long, conflicts_with_all = ["json", "page", "set", "profile"])]
+    leave_one_out: bool,
     #[command(flatten)]
     constants: ConstantArgs,
 }
@@ -110,6 +117,9 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
 }
 
 fn dct(args: &DctArgs) -> anyhow::Result<()> {
+    if args.leave_one_out {
+        return left_out(args.seed);
+    }
     if let Some(path) = args.json.as_deref().filter(|path| *path != Path::new("-")) {
         output::check_file(path)?;
     }
@@ -131,6 +141,31 @@ fn dct(args: &DctArgs) -> anyhow::Result<()> {
         }
     }
     compared::judge(&outcome.rows)
+}
+
+fn left_out(seed: u64) -> anyhow::Result<()> {
+    let progress = Progress::new("steps");
+    let rows = leave_one_out::run(seed, |done, of| progress.at(done, of))?;
+    drop(progress);
+    let mut table = compared::numbers(&["number", "reference", "error", "left out", "share"]);
+    for row in &rows {
+        let without = if row.is_determined_by_others() {
+            format!("{:+.1} %", 100.0 * row.error())
+        } else {
+            "alone".to_owned()
+        };
+        table.add_row([
+            compared::named(&row.row.what, row.row.unit),
+            compared::number(row.row.reference),
+            format!("{:+.1} %", 100.0 * row.row.error()),
+            without,
+            format!("{:.2}", row.share),
+        ]);
+    }
+    output::print(&format!(
+        "{table}\n\nleft out: error with constants that were fitted without the numbers of its simulation; alone: others do \
+         not determine it; share: its own part in a fit with it; seed {seed}\n"
+    ))
 }
 
 fn text_of(outcome: &Outcome) -> String {

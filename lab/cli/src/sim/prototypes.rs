@@ -13,8 +13,8 @@ Examples:
   copyrpc-lab sim prototypes
   copyrpc-lab sim prototypes --nodes 64 --depth 1
 
-Answers that go straight into the slot of their client, beside answers through its daemon, with the times of the \
-delegation machine and with a NIC whose requests take 74 ns. Then READs of threads with a hot peer, over DC initiators \
+Answers that go straight into the slot of their client, beside answers through its daemon, with the times of a \
+ConnectX-7 and with a NIC whose requests take 74 ns. Then READs of threads with a hot peer, over DC initiators \
 alone and with a queue pair for that peer beside them, on the NIC of `sim dct`. Nothing of it is built or measured.";
 
 #[derive(Debug, Args)]

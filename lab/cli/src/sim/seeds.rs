@@ -11,8 +11,9 @@ use crate::output;
 
 pub(super) const HELP: &str = "\
 Examples:
-  copyrpc-lab sim seeds           every number beside ours
-  copyrpc-lab sim seeds --json    one JSON object per number, with its command
+  copyrpc-lab sim seeds             every number beside ours
+  copyrpc-lab sim seeds --json      one JSON object per number, with its command
+  copyrpc-lab sim seeds --seeds 10  the worst of ten seeds, number by number
 
 A number is fitted (a constant was chosen by it), predicted (a model has it without), shown (a model is beside it and does \
 not claim it) or not modelled. Exit code 1 if a fitted or predicted number is off by more than 15 %. `sim` commands \
@@ -23,6 +24,9 @@ pub(crate) struct SeedsArgs {
     /// Seed of all random numbers.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Simulates so many seeds; of each number that one is shown which is farthest from its reference.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
     /// Prints one JSON object per number.
     #[arg(long)]
     json: bool,
@@ -31,7 +35,7 @@ pub(crate) struct SeedsArgs {
 /// `copyrpc-lab sim seeds`.
 pub(super) fn run(args: &SeedsArgs) -> anyhow::Result<()> {
     let progress = Progress::new("scenarios");
-    let outcome = seeds::run(args.seed, |done, of| progress.at(done, of))?;
+    let outcome = seeds::worst_of(args.seed, args.seeds, |done, of| progress.at(done, of))?;
     drop(progress);
     if args.json {
         compared::print_json(&outcome.rows)?;

@@ -5,8 +5,10 @@ use clap::{Args, builder::RangedU64ValueParser};
 use serde::Serialize;
 use sim::{
     actors::reference_daemon::{self, Hold, Load, StartState},
-    cluster::steady::{self, Begin, Connected, FlushPolicy, Measured, Steady, UnknownTransport},
-    machine::{DELEGATION, DelegationProfile, QUICK_NIC},
+    cluster::steady::{
+        self, Begin, Connected, FlushPolicy, Measured, PARTS, Steady, UnknownTransport,
+    },
+    machine::{CONNECT_X7, DelegationProfile, QUICK_NIC},
     world::Time,
 };
 
@@ -20,8 +22,10 @@ Examples:
   copyrpc-lab sim steady --nodes 8 --flush self-clocked:1,hold:10us
                                                     which policy is best
   copyrpc-lab sim steady --transport rc,dc:1,dc:16  memory and rate by transport
+  copyrpc-lab sim steady --flush immediate --series
+                                                    a collapse over time
 
-Production daemons run with the times of the delegation machine, which were fitted to another daemon; nobody has \
+Production daemons run with the times of the one ConnectX-7, which were fitted to other daemons; nobody has \
 measured this one there. A load begins cold, with a burst, or with a burst and a daemon that stands still for a \
 while. Exit code 1 if the rates of the three differ by more than --spread, where the policy is self-clocked. The \
 other daemon stands beside it, with as many clients: after a burst, from a trickle, and with the best of its \
@@ -49,7 +53,7 @@ pub(crate) struct SteadyArgs {
     /// Clients of each daemon.
     #[arg(long, value_name = "M", default_value_t = 46, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     clients: u32,
-    /// The NIC takes 74 ns for each request, which is assumed, and not 609 ns.
+    /// The NIC takes 74 ns for each request, which is assumed, and not 599 ns.
     #[arg(long)]
     quick_nic: bool,
     /// What is not counted at first, in virtual time.
@@ -64,6 +68,9 @@ pub(crate) struct SteadyArgs {
     /// Seed of all random numbers.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    /// Shows rates over time as well, from the first call on.
+    #[arg(long)]
+    series: bool,
     /// Prints one JSON object per row.
     #[arg(long)]
     json: bool,
@@ -71,7 +78,7 @@ pub(crate) struct SteadyArgs {
 
 impl SteadyArgs {
     fn machine(&self) -> &'static DelegationProfile {
-        const MACHINES: &[DelegationProfile; 2] = &[DELEGATION, QUICK_NIC];
+        const MACHINES: &[DelegationProfile; 2] = &[CONNECT_X7, QUICK_NIC];
         &MACHINES[usize::from(self.quick_nic)]
     }
 }
@@ -122,6 +129,8 @@ struct Row {
     to_client_max: f64,
     /// Whether one steady state is claimed.
     is_claimed: bool,
+    /// M/s per node over time: cold, burst, perturbed.
+    series: [Vec<f64>; 3],
 }
 
 /// `copyrpc-lab sim steady`.
@@ -146,6 +155,9 @@ pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
         compared::print_json(&rows)?;
     } else {
         output::print(&text_of(args, &rows))?;
+        if args.series {
+            rows.iter().try_for_each(|row| output::print(&series_of(args, row)))?;
+        }
     }
     let apart = rows.iter().filter(|row| row.is_claimed && row.spread_percent > args.spread);
     let apart: Vec<_> = apart
@@ -211,6 +223,7 @@ fn row(
         direct: 1.0 / machine.wqe,
         to_client_max: to_client_max(machine, nodes),
         is_claimed: matches!(flush, FlushPolicy::SelfClocked { .. }),
+        series: [cold.series, burst.series, perturbed.series],
     })
 }
 
@@ -243,6 +256,24 @@ fn reference(args: &SteadyArgs, nodes: u32, depth: u16) -> Other {
         trickle: run(StartState::Trickle, Hold::None),
         best_hold: holds.map(|hold| run(StartState::Burst, hold)).into_iter().fold(0.0, f64::max),
     }
+}
+
+/// Rates of a row over time.
+fn series_of(args: &SteadyArgs, row: &Row) -> String {
+    let mut table = table(&["until, µs", "cold", "burst", "perturbed"]);
+    let mut at_ns = 0.0;
+    let lengths = [args.warm_up, args.length].into_iter();
+    let parts =
+        lengths.flat_map(|length| (0..PARTS).map(move |_| length.as_ns() / f64::from(PARTS)));
+    for (part, length_ns) in parts.enumerate() {
+        at_ns += length_ns;
+        let rates = row.series.each_ref().map(|series| format!("{:.2}", series[part]));
+        table.add_row([format!("{:.0}", at_ns / 1000.0)].into_iter().chain(rates));
+    }
+    let Row { nodes, depth, flush, transport, .. } = row;
+    format!(
+        "\n{nodes} nodes, {depth} calls per client, {flush}, {transport}: M/s per node\n{table}\n"
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "MiB for reading")]

@@ -63,18 +63,18 @@ pub(super) const fn ns(us: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::DELEGATION;
+    use crate::machine::CONNECT_X7;
 
     #[test]
     fn a_phase_takes_what_its_work_takes_and_more_if_that_leaves_the_caches() {
-        let idle = phase_ns(&DELEGATION, Work::default(), Work::default());
-        assert_eq!(idle, 286);
+        let idle = phase_ns(&CONNECT_X7, Work::default(), Work::default());
+        assert_eq!(idle, 160);
         let one = Work { requests: 1, arrivals: 2, rung: 3, ..Work::default() };
-        assert_eq!(phase_ns(&DELEGATION, Work::default(), one), 693);
-        assert_eq!(phase_ns(&DELEGATION, one, one), idle);
+        assert_eq!(phase_ns(&CONNECT_X7, Work::default(), one), 340);
+        assert_eq!(phase_ns(&CONNECT_X7, one, one), idle);
         let served = |executed| {
-            phase_ns(&DELEGATION, Work::default(), Work { executed, ..Work::default() }) - idle
+            phase_ns(&CONNECT_X7, Work::default(), Work { executed, ..Work::default() }) - idle
         };
-        assert!(served(64) < 64 * 37 && served(128) > 128 * 49);
+        assert!(served(64) < 64 * 12 && served(128) > 128 * 13);
     }
 }

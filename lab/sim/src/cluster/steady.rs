@@ -1,7 +1,7 @@
-//! Production daemons without faults in a world whose times are those of the delegation machine: how much they
+//! Production daemons without faults in a world whose times are those of a ConnectX-7: how much they
 //! do, and whether that depends on how they began.
 //!
-//! CPU and NIC take what the reference daemon's take ([`DELEGATION`](crate::machine::DELEGATION)), but for its ring, which all clients of a
+//! CPU and NIC take what the reference daemon's take ([`CONNECT_X7`](crate::machine::CONNECT_X7)), but for its ring, which all clients of a
 //! node share: production clients have a ring each. Nobody has measured production daemons on that machine.
 
 pub use proto::copyrpc::FlushPolicy;
@@ -21,6 +21,9 @@ use crate::world::Time;
 /// All daemons find each other within this.
 const MEET: Time = Time::from_ns(2_000_000_000);
 
+/// Parts of a time series: of the warm-up, and of what is counted.
+pub const PARTS: u32 = 20;
+
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
@@ -32,6 +35,8 @@ pub struct Measured {
     pub connection_bytes: usize,
     /// Calls that were not answered.
     pub others: u64,
+    /// Calls per µs and node in parts of the warm-up, and then of what is counted: as many of each, [`PARTS`].
+    pub series: Vec<f64>,
     /// A hash of all events.
     pub trace: u64,
 }
@@ -62,9 +67,9 @@ pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
             cluster.network.schedule(fault.end(), Event::Fault { fault, begins: false });
         }
         (0..nodes * threads).for_each(|thread| cluster.admit_all(thread));
-        cluster.advance(start + warm_up)?;
+        let mut series = advance(&mut cluster, start, warm_up, nodes)?;
         let (packets, ended) = (cluster.network.traffic().0, answered(&cluster));
-        cluster.advance(start + warm_up + length)?;
+        series.extend(advance(&mut cluster, start + warm_up, length, nodes)?);
         let (packets, ended) = (cluster.network.traffic().0 - packets, answered(&cluster) - ended);
         let history = cluster.history.borrow();
         let others = history.ends().values().sum::<u64>() - answered(&cluster);
@@ -75,9 +80,27 @@ pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
             messages_per_wqe: remote / real(packets.max(1)),
             connection_bytes,
             others: others + is_wrong,
+            series,
             trace: cluster.network.progress().1 ^ history.hash(),
         })
     })
+}
+
+/// Lets a time pass. Returns calls per µs and node in parts of it.
+fn advance(
+    cluster: &mut Cluster,
+    begin: Time,
+    length: Time,
+    nodes: u32,
+) -> Result<Vec<f64>, ClusterError> {
+    let part_us = length.as_ns() / 1000.0 / f64::from(PARTS);
+    let rates = (1..=PARTS).map(|part| {
+        let before = answered(cluster);
+        let passed = length.whole_ns() * u64::from(part) / u64::from(PARTS);
+        cluster.advance(begin + Time::from_ns(passed))?;
+        Ok(real(answered(cluster) - before) / part_us / f64::from(nodes))
+    });
+    rates.collect()
 }
 
 fn answered(cluster: &Cluster) -> u64 {

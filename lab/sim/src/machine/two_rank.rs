@@ -1,6 +1,8 @@
 //! The machine of the measurements with one and two ranks: ConnectX-7, Xeon Gold 6530, 16 clients per rank.
 
-use super::connect_x7::{JITTER_NS, ONE_WAY_NS, SEND_QUEUE_NS};
+use super::connect_x7::{
+    CLIENT_JITTER_NS, CLIENT_NS, FLUSH_NS, JITTER_NS, ONE_WAY_NS, SEND_QUEUE_NS, TAKE_NS,
+};
 
 /// Times of a daemon that looks at a slot per client, and of the NIC below it, in ns.
 #[derive(Clone, Debug)]
@@ -45,13 +47,13 @@ pub const TWO_RANK: TwoRankProfile = TwoRankProfile {
     name: "two-rank machine (ConnectX-7)",
     clients: 16,
     turn: 20.7,
-    take: 60.0,
+    take: TAKE_NS,
     completion: 75.0,
     serve: 30.0,
-    flush: 20.0,
+    flush: FLUSH_NS,
     doorbell: 78.4,
-    client: 520.0,
-    client_jitter: 40.0,
+    client: CLIENT_NS,
+    client_jitter: CLIENT_JITTER_NS,
     wqe: 56.4,
     send_queue: SEND_QUEUE_NS,
     one_way: ONE_WAY_NS,

@@ -2,6 +2,7 @@
 
 pub mod bistability;
 pub mod dct;
+pub mod leave_one_out;
 pub mod phases;
 pub mod prototypes;
 pub mod raw;

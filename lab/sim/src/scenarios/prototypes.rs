@@ -8,12 +8,12 @@ use crate::{
         reads::{self, Hot, Targets},
         return_path::{self, Load, Measured, ReturnPath},
     },
-    machine::{CONNECT_IB, DELEGATION, DelegationProfile},
+    machine::{CONNECT_IB, CONNECT_X7, DelegationProfile},
     world::Time,
 };
 
-/// A NIC's time per request, in µs: as fitted to the delegation machine, and as the NIC of `sim dct` issues READs.
-pub const WQE_US: [f64; 2] = [DELEGATION.wqe, 0.074];
+/// A NIC's time per request, in µs: that of a ConnectX-7's send queue, and as the NIC of `sim dct` issues READs.
+pub const WQE_US: [f64; 2] = [CONNECT_X7.wqe, 0.074];
 
 /// Both ways back under one load.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -35,7 +35,7 @@ pub struct ReturnRow {
 pub fn return_paths(nodes: &[u32], depths: &[u32], clients: u32, seed: u64) -> Vec<ReturnRow> {
     let mut rows = Vec::new();
     for wqe_us in WQE_US {
-        let profile = DelegationProfile { clients, wqe: wqe_us, ..DELEGATION };
+        let profile = DelegationProfile { clients, wqe: wqe_us, ..CONNECT_X7 };
         for &nodes in nodes {
             for &depth in depths {
                 let run = |path| {

@@ -131,6 +131,29 @@ pub struct Outcome {
 /// The scenarios, by the set that they are compared with.
 const SCENARIOS: usize = 4;
 
+/// Of `count` seeds from `seed` on, of each number the simulation that is farthest from its reference. `progress` hears how many
+/// scenarios of how many are done.
+///
+/// # Errors
+///
+/// If the file has a line that is none.
+pub fn worst_of(
+    seed: u64,
+    count: u64,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Outcome, BadLine> {
+    let scenarios = SCENARIOS * usize::try_from(count).unwrap_or(usize::MAX);
+    let mut all = run(seed, |done, _| progress(done, scenarios))?;
+    let distance = |row: &Row| row.error.map_or(0.0, f64::abs);
+    for (number, seed) in (1..).zip(seed.saturating_add(1)..seed.saturating_add(count)) {
+        let again = run(seed, |done, _| progress(number * SCENARIOS + done, scenarios))?;
+        let rows = all.rows.iter_mut().zip(again.rows);
+        rows.filter(|(row, again)| distance(again) > distance(row))
+            .for_each(|(row, again)| *row = again);
+    }
+    Ok(all)
+}
+
 /// Simulates every number that a model has. `progress` hears how many scenarios of how many are done.
 ///
 /// # Errors

@@ -34,8 +34,9 @@ pub struct Effect {
     pub most: String,
     /// By how much it moves, as a power of the constant.
     pub power: f64,
+    /// By how much each claimed number moves.
     #[serde(skip)]
-    powers: Vec<f64>,
+    pub(super) powers: Vec<f64>,
 }
 
 impl Effect {

@@ -38,6 +38,16 @@ pub(super) struct Exec {
     destinations: Destinations,
     wakes: Vec<Wake>,
     mode: Mode,
+    pace: Pace,
+}
+
+/// The time that WQEs take, where they take any.
+#[derive(Debug)]
+struct Pace {
+    /// Of one; 0: they take none.
+    wqe_ns: u64,
+    /// When the first one in the ring has taken it.
+    due_ns: Option<u64>,
 }
 
 /// How requests leave, and what is remembered for that.
@@ -89,6 +99,7 @@ impl Exec {
             destinations: Destinations::new(transport),
             wakes: Vec::new(),
             mode,
+            pace: Pace { wqe_ns: port.config.wqe_ns, due_ns: None },
         }
     }
 
@@ -128,7 +139,34 @@ impl Exec {
 
     #[inline]
     pub(super) fn advance(&mut self, qp: &QpShared, posted: u16) -> Ran {
+        if self.pace.wqe_ns != 0 {
+            return self.advance_at_pace(qp, posted);
+        }
         self.advance_by(qp, posted, BUDGET)
+    }
+
+    /// Executes the WQEs that have taken their time. Whoever calls late finds as many as were due meanwhile.
+    #[cold]
+    fn advance_at_pace(&mut self, qp: &QpShared, posted: u16) -> Ran {
+        let now_ns = qp.port.now_ns();
+        let mut ran = self.advance_by(qp, posted, 0);
+        while self.requester.next() != posted {
+            let due_ns = *self.pace.due_ns.get_or_insert(now_ns + self.pace.wqe_ns);
+            if now_ns < due_ns {
+                return ran;
+            }
+            let before = self.requester.next();
+            let fell = ran.fell;
+            ran = self.advance_by(qp, posted, 1);
+            ran.fell |= fell;
+            if self.requester.next() == before {
+                // It waits for something else.
+                return ran;
+            }
+            self.pace.due_ns = Some(due_ns + self.pace.wqe_ns);
+        }
+        self.pace.due_ns = None;
+        ran
     }
 
     /// Executes at most `budget` WQEs. Not inlined: what is generic here is compiled once, and not for every crate that
