@@ -10,29 +10,24 @@
 //! Every byte of every answer is compared.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    cell::RefCell,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use bootstrap::{JobId, RankInfo, Secret};
-use client::{ClientConfig, Pipeline, To};
-use daemon::{
-    Codec, Inbound, IpcPort, SelectedDaemon, Services, Status, UdpControl,
-    config::{DaemonConfig, KNOBS, Layers},
-    metrics::MetricsFile,
-    open_selected, open_threads,
-};
 use measure::cores::{self, Cores};
 use memory::sync::{AtomicBool, Ordering};
 use nics::{OpenError, Opener, Selection, Visitor};
-use os::clock;
-use rpc::{BodyStats, Call, Handler, Invitation, PeerId, Request, Worker};
-use verbs::Nic;
+use rpc::BodyStats;
 
 use crate::{calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error};
+
+mod daemons;
+mod workers;
+
+use daemons::DaemonCaller;
+use workers::{WorkerCaller, WorkerEcho};
 
 /// Lengths of a request and of its answer.
 pub const LONG_CALL_BYTES: [usize; 8] =
@@ -42,7 +37,6 @@ pub const LONG_CALL_BYTES: [usize; 8] =
 const WARM_UP: u32 = 8;
 /// Longest wait for a peer and for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-const ECHO: u16 = 1;
 
 /// The way of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,8 +144,8 @@ struct Spent {
     copied_bytes: u64,
 }
 
-/// One side, step by step.
-trait Party {
+/// One side, which is stepped.
+trait Stepped {
     /// Returns once it has looked at everything once.
     fn step(&mut self) -> Result<(), Error>;
 
@@ -159,7 +153,7 @@ trait Party {
 }
 
 /// The side that calls.
-trait LongCaller: Party {
+trait LongCaller: Stepped {
     /// What the other side is told before it is made.
     fn contact(&mut self) -> Vec<u8>;
 
@@ -177,7 +171,7 @@ trait LongCaller: Party {
 
 /// Makes the other side, on the thread that steps it.
 trait MakeEcho: Send {
-    fn make(self, contact: &[u8]) -> Result<(Box<dyn Party>, Vec<u8>), Error>;
+    fn make(self, contact: &[u8]) -> Result<(Box<dyn Stepped>, Vec<u8>), Error>;
 }
 
 fn late() -> Error {
@@ -236,7 +230,7 @@ fn counted(
 ) -> Result<LongCallCosts, Error> {
     let (other, told) = other.make(&caller.contact())?;
     caller.meet(&told)?;
-    let other = std::cell::RefCell::new(other);
+    let other = RefCell::new(other);
     let mut others = || other.borrow_mut().step();
     let message = NumberedMessage::new(len_bytes);
     let mut series = Series { caller, message, number: 0, others: &mut others, turns: 0 };
@@ -321,97 +315,9 @@ fn page_faults() -> Result<u64, Error> {
     Ok(u64::try_from(faults).unwrap_or(0))
 }
 
-/// A worker that calls.
-struct WorkerCaller<N: Nic> {
-    worker: Worker<N>,
-    peer: Option<PeerId>,
-    answers: Answers,
-}
-
-#[derive(Default)]
-struct Answers {
-    body: Vec<u8>,
-    status: Option<Status>,
-    closed: Option<rpc::CloseReason>,
-}
-
+/// Of each worker.
 fn config() -> rpc::Config {
     rpc::Config { peers_max: 1, ..rpc::Config::default() }
-}
-
-impl<N: Nic> WorkerCaller<N> {
-    fn new(nic: N) -> Result<Self, Error> {
-        let worker = Worker::open(nic, config(), clock::now_ns())?;
-        Ok(Self { worker, peer: None, answers: Answers::default() })
-    }
-}
-
-impl<N: Nic> Party for WorkerCaller<N> {
-    fn step(&mut self) -> Result<(), Error> {
-        self.worker.poll(clock::now_ns(), &mut self.answers);
-        match self.answers.closed {
-            Some(reason) => Err(Error::OutOfTurn(format!("a connection ended: {reason}"))),
-            None => Ok(()),
-        }
-    }
-
-    fn spent(&self) -> Spent {
-        Spent { bodies: self.worker.stats().bodies, copied_bytes: 0 }
-    }
-}
-
-impl<N: Nic> Handler<N> for Answers {
-    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
-        drop(request); // the other side makes no calls
-    }
-
-    fn response(&mut self, _: &mut Worker<N>, _: u64, status: Status, body: &[u8]) {
-        self.body.clear();
-        self.body.extend_from_slice(body);
-        self.status = Some(status);
-    }
-
-    /// The answer stays in the memory that it came in.
-    fn large_response(&mut self, worker: &mut Worker<N>, _: u64, body: &mut Vec<u8>) {
-        worker.keep_memory(std::mem::replace(&mut self.body, std::mem::take(body)));
-        self.status = Some(Status::Ok);
-    }
-
-    fn closed(&mut self, _: &mut Worker<N>, _: PeerId, reason: rpc::CloseReason) {
-        self.closed = Some(reason);
-    }
-}
-
-impl<N: Nic> LongCaller for WorkerCaller<N> {
-    fn contact(&mut self) -> Vec<u8> {
-        let Ok((peer, invitation)) = self.worker.invite() else { return Vec::new() };
-        self.peer = Some(peer);
-        invitation.as_bytes().to_vec()
-    }
-
-    fn meet(&mut self, contact: &[u8]) -> Result<(), Error> {
-        let peer = self.peer.ok_or_else(late)?;
-        self.worker.connect(peer, &Invitation::from_bytes(contact)?)?;
-        Ok(())
-    }
-
-    fn is_ready(&mut self) -> Result<bool, Error> {
-        Ok(true)
-    }
-
-    fn begin(&mut self, body: &[u8]) -> Result<(), Error> {
-        let peer = self.peer.ok_or_else(late)?;
-        // As a caller that knows what it will get.
-        let call =
-            Call { response_bytes: body.len().min(8 << 10), timeout: PATIENCE, ..Call::default() };
-        self.worker.call(peer, &call, body)?;
-        Ok(())
-    }
-
-    fn is_answered(&mut self, number: u64, message: &NumberedMessage) -> Result<bool, Error> {
-        let Some(status) = self.answers.status.take() else { return Ok(false) };
-        right(number, message, status == Status::Ok, &self.answers.body)
-    }
 }
 
 fn right(
@@ -424,193 +330,6 @@ fn right(
         return Ok(true);
     }
     Err(Error::Call { index: number, what: "its answer is wrong".to_owned() })
-}
-
-/// A worker that answers each request with its body.
-struct WorkerEcho<F>(F);
-
-struct Echoing<N: Nic> {
-    worker: Worker<N>,
-    echo: Echo,
-}
-
-#[derive(Default)]
-struct Echo {
-    failed: Option<rpc::ReplyError>,
-}
-
-impl<N: Nic> Handler<N> for Echo {
-    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
-        let Request { token, body, .. } = request;
-        self.failed = worker.reply(token, Status::Ok, body).err().or(self.failed.take());
-    }
-
-    fn response(&mut self, _: &mut Worker<N>, _: u64, _: Status, _: &[u8]) {}
-}
-
-impl<N: Nic> Party for Echoing<N> {
-    fn step(&mut self) -> Result<(), Error> {
-        self.worker.poll(clock::now_ns(), &mut self.echo);
-        self.echo.failed.take().map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    fn spent(&self) -> Spent {
-        Spent { bodies: self.worker.stats().bodies, copied_bytes: 0 }
-    }
-}
-
-impl<N: Nic + 'static, F: Fn() -> Result<N, Error> + Send> MakeEcho for WorkerEcho<F> {
-    fn make(self, contact: &[u8]) -> Result<(Box<dyn Party>, Vec<u8>), Error> {
-        let mut worker = Worker::open((self.0)()?, config(), clock::now_ns())?;
-        let (peer, invitation) = worker.invite()?;
-        worker.connect(peer, &Invitation::from_bytes(contact)?)?;
-        let told = invitation.as_bytes().to_vec();
-        Ok((Box::new(Echoing { worker, echo: Echo::default() }), told))
-    }
-}
-
-/// A daemon.
-struct Node {
-    daemon: Box<dyn SelectedDaemon>,
-    socket: PathBuf,
-    /// Its counters are there.
-    _metrics: MetricsFile,
-}
-
-impl Node {
-    fn open(nic: &Selection, rank: u32, control: UdpControl, name: &str) -> Result<Self, Error> {
-        let refused = |what| move |cause: String| Error::refused(what)(cause);
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let mut config = DaemonConfig::from_settings(&Layers::new(KNOBS.to_vec()).finish())
-            .map_err(|causes| Error::OutOfTurn(format!("{causes:?}")))?;
-        config.message_bytes_max = u32::try_from(ANSWER_BYTES_MAX).unwrap_or(u32::MAX);
-        let no_rank = refused("no rank");
-        let rank_info = RankInfo::new(rank, 2).map_err(|error| no_rank(text(&error)))?;
-        let no_file = refused("no counters");
-        let (metrics, recorders) = MetricsFile::unnamed("bench", rank_info, 1, 0)
-            .map_err(|error| no_file(text(&error)))?;
-        let socket = PathBuf::from(format!("@copyrpc-long/{name}/{rank}"));
-        let no_daemon = refused("no daemon");
-        let threads = open_threads(&config, &socket, recorders);
-        let thread = threads.map_err(|error| no_daemon(text(&error)))?.pop().ok_or_else(late)?;
-        let job = JobId::new("bench").map_err(Error::refused("no job"))?;
-        let codec = Codec::new(job, Secret::from_bytes(b"the secret of a benchmark"), rank);
-        let mut services = Services::<IpcPort>::default();
-        let echo = |inbound: &Inbound<'_>, answer: &mut Vec<u8>| {
-            answer.extend_from_slice(inbound.body);
-            Status::Ok
-        };
-        services.offer(ECHO, Box::new(echo)).map_err(Error::refused("no service"))?;
-        let (port, parts) = thread.configured(&config, rank_info, codec, services);
-        let daemon = open_selected(nic, self::config(), port, control, parts);
-        let daemon = daemon.map_err(|error| no_daemon(text(&error)))?;
-        let daemon = daemon.map_err(|error| no_daemon(text(&error)))?;
-        Ok(Self { daemon, socket, _metrics: metrics })
-    }
-}
-
-impl Party for Node {
-    fn step(&mut self) -> Result<(), Error> {
-        self.daemon.step(clock::now_ns());
-        Ok(())
-    }
-
-    fn spent(&self) -> Spent {
-        let bodies = self.daemon.worker_stats().bodies;
-        Spent { bodies, copied_bytes: self.daemon.copied_bytes() }
-    }
-}
-
-/// A client and its daemon, on one thread.
-struct DaemonCaller {
-    node: Node,
-    /// It connects on a thread of its own, while this one steps the daemon.
-    connecting: Option<thread::JoinHandle<Result<Pipeline<u64>, Error>>>,
-    pipeline: Option<Pipeline<u64>>,
-}
-
-/// The other daemon, before it is made.
-struct MakeNode<'a> {
-    nic: &'a Selection,
-    control: UdpControl,
-    name: String,
-}
-
-impl MakeEcho for MakeNode<'_> {
-    fn make(self, _: &[u8]) -> Result<(Box<dyn Party>, Vec<u8>), Error> {
-        let node = Node::open(self.nic, 1, self.control, &self.name)?;
-        Ok((Box::new(node), Vec::new()))
-    }
-}
-
-impl DaemonCaller {
-    fn pair(nic: &Selection) -> Result<(Self, MakeNode<'_>), Error> {
-        let name = format!("{}-{:x}", std::process::id(), clock::now_ns());
-        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let bind = || UdpControl::bind(at, 2).map_err(Error::refused("no socket for a daemon"));
-        let (mut zero, mut one) = (bind()?, bind()?);
-        let address = |of: &UdpControl| of.address().map_err(Error::refused("no address"));
-        let (first, second) = (address(&zero)?, address(&one)?);
-        zero.set(1, second);
-        one.set(0, first);
-        let node = Node::open(nic, 0, zero, &name)?;
-        let caller = Self { node, connecting: None, pipeline: None };
-        Ok((caller, MakeNode { nic, control: one, name }))
-    }
-}
-
-impl Party for DaemonCaller {
-    fn step(&mut self) -> Result<(), Error> {
-        self.node.step()
-    }
-
-    fn spent(&self) -> Spent {
-        self.node.spent()
-    }
-}
-
-impl LongCaller for DaemonCaller {
-    fn contact(&mut self) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn meet(&mut self, _: &[u8]) -> Result<(), Error> {
-        let socket = self.node.socket.clone();
-        self.connecting = Some(thread::spawn(move || {
-            let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
-            Pipeline::connect(&socket, config).map_err(Error::refused("no daemon"))
-        }));
-        Ok(())
-    }
-
-    fn is_ready(&mut self) -> Result<bool, Error> {
-        if let Some(connecting) = self.connecting.take_if(|thread| thread.is_finished()) {
-            let panicked = |_| Err(Error::OutOfTurn("a thread panicked".to_owned()));
-            self.pipeline = Some(connecting.join().unwrap_or_else(panicked)?);
-        }
-        Ok(self.pipeline.is_some() && self.node.daemon.peers_up() == 1)
-    }
-
-    fn begin(&mut self, body: &[u8]) -> Result<(), Error> {
-        let pipeline = self.pipeline.as_mut().ok_or_else(late)?;
-        let to = To { rank: 1, service: ECHO, method: 0 };
-        let submitted = pipeline.submit(to, body, 0);
-        submitted.map_err(|refused| Error::refused("a call")(refused.error))?;
-        pipeline.flush();
-        Ok(())
-    }
-
-    fn is_answered(&mut self, number: u64, message: &NumberedMessage) -> Result<bool, Error> {
-        let pipeline = self.pipeline.as_mut().ok_or_else(late)?;
-        let mut found = Ok(false);
-        pipeline.poll(|_, answer| {
-            found = match answer {
-                Ok(answer) => right(number, message, true, answer),
-                Err(error) => Err(Error::Call { index: number, what: error.to_string() }),
-            };
-        });
-        found
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,140 @@
+//! Two workers: one calls, one echoes.
+
+use os::clock;
+use rpc::{Call, CloseReason, Handler, Invitation, PeerId, ReplyError, Request, Status, Worker};
+use verbs::Nic;
+
+use super::{LongCaller, MakeEcho, PATIENCE, Spent, Stepped, config, late, right};
+use crate::{calls::NumberedMessage, error::Error};
+
+/// A worker that calls.
+pub(super) struct WorkerCaller<N: Nic> {
+    worker: Worker<N>,
+    peer: Option<PeerId>,
+    answers: Answers,
+}
+
+#[derive(Default)]
+struct Answers {
+    body: Vec<u8>,
+    status: Option<Status>,
+    closed: Option<CloseReason>,
+}
+
+impl<N: Nic> WorkerCaller<N> {
+    pub(super) fn new(nic: N) -> Result<Self, Error> {
+        let worker = Worker::open(nic, config(), clock::now_ns())?;
+        Ok(Self { worker, peer: None, answers: Answers::default() })
+    }
+}
+
+impl<N: Nic> Stepped for WorkerCaller<N> {
+    fn step(&mut self) -> Result<(), Error> {
+        self.worker.poll(clock::now_ns(), &mut self.answers);
+        match self.answers.closed {
+            Some(reason) => Err(Error::OutOfTurn(format!("a connection ended: {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn spent(&self) -> Spent {
+        Spent { bodies: self.worker.stats().bodies, copied_bytes: 0 }
+    }
+}
+
+impl<N: Nic> Handler<N> for Answers {
+    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
+        drop(request); // the other side makes no calls
+    }
+
+    fn response(&mut self, _: &mut Worker<N>, _: u64, status: Status, body: &[u8]) {
+        self.body.clear();
+        self.body.extend_from_slice(body);
+        self.status = Some(status);
+    }
+
+    /// The answer stays in the memory that it came in.
+    fn large_response(&mut self, worker: &mut Worker<N>, _: u64, body: &mut Vec<u8>) {
+        worker.keep_memory(std::mem::replace(&mut self.body, std::mem::take(body)));
+        self.status = Some(Status::Ok);
+    }
+
+    fn closed(&mut self, _: &mut Worker<N>, _: PeerId, reason: CloseReason) {
+        self.closed = Some(reason);
+    }
+}
+
+impl<N: Nic> LongCaller for WorkerCaller<N> {
+    fn contact(&mut self) -> Vec<u8> {
+        let Ok((peer, invitation)) = self.worker.invite() else { return Vec::new() };
+        self.peer = Some(peer);
+        invitation.as_bytes().to_vec()
+    }
+
+    fn meet(&mut self, contact: &[u8]) -> Result<(), Error> {
+        let peer = self.peer.ok_or_else(late)?;
+        self.worker.connect(peer, &Invitation::from_bytes(contact)?)?;
+        Ok(())
+    }
+
+    fn is_ready(&mut self) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    fn begin(&mut self, body: &[u8]) -> Result<(), Error> {
+        let peer = self.peer.ok_or_else(late)?;
+        // As a caller that knows what it will get.
+        let call =
+            Call { response_bytes: body.len().min(8 << 10), timeout: PATIENCE, ..Call::default() };
+        self.worker.call(peer, &call, body)?;
+        Ok(())
+    }
+
+    fn is_answered(&mut self, number: u64, message: &NumberedMessage) -> Result<bool, Error> {
+        let Some(status) = self.answers.status.take() else { return Ok(false) };
+        right(number, message, status == Status::Ok, &self.answers.body)
+    }
+}
+
+/// A worker that answers each request with its body.
+pub(super) struct WorkerEcho<F>(pub(super) F);
+
+struct Echoing<N: Nic> {
+    worker: Worker<N>,
+    echo: Echo,
+}
+
+#[derive(Default)]
+struct Echo {
+    failed: Option<ReplyError>,
+}
+
+impl<N: Nic> Handler<N> for Echo {
+    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
+        let Request { token, body, .. } = request;
+        self.failed = worker.reply(token, Status::Ok, body).err().or(self.failed.take());
+    }
+
+    fn response(&mut self, _: &mut Worker<N>, _: u64, _: Status, _: &[u8]) {}
+}
+
+impl<N: Nic> Stepped for Echoing<N> {
+    fn step(&mut self) -> Result<(), Error> {
+        self.worker.poll(clock::now_ns(), &mut self.echo);
+        self.echo.failed.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn spent(&self) -> Spent {
+        Spent { bodies: self.worker.stats().bodies, copied_bytes: 0 }
+    }
+}
+
+impl<N: Nic + 'static, F: Fn() -> Result<N, Error> + Send> MakeEcho for WorkerEcho<F> {
+    fn make(self, contact: &[u8]) -> Result<(Box<dyn Stepped>, Vec<u8>), Error> {
+        let mut worker = Worker::open((self.0)()?, config(), clock::now_ns())?;
+        let (peer, invitation) = worker.invite()?;
+        worker.connect(peer, &Invitation::from_bytes(contact)?)?;
+        let told = invitation.as_bytes().to_vec();
+        Ok((Box::new(Echoing { worker, echo: Echo::default() }), told))
+    }
+}
