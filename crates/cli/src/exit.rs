@@ -18,6 +18,10 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> Option<FailureKind> {
         ServeOnError::Serve(ServeError::Runtime(error)) if is_misconfigured(error) => {
             FailureKind::Usage
         }
+        // A NIC has to be named, on this rank or on others.
+        ServeOnError::Serve(ServeError::NicMix { .. } | ServeError::SeveralHosts { .. }) => {
+            FailureKind::Usage
+        }
         _ => FailureKind::Failed,
     })
 }
@@ -76,6 +80,9 @@ mod tests {
         assert_eq!(of(ServeOnError::Nic(port)), FailureKind::Temporary);
         let folder = RuntimeError::NotPrivate { path: "/x".into(), uid: 1 };
         assert_eq!(of(ServeError::from(folder).into()), FailureKind::Usage);
+        let address = std::net::SocketAddr::from(([192, 0, 2, 1], 9));
+        let beyond = ServeError::SeveralHosts { rank: 1, address };
+        assert_eq!(of(beyond.into()), FailureKind::Usage);
     }
 
     /// A device that may come.

@@ -48,14 +48,15 @@ impl Remote {
         let gid = Gid::new(gid);
         let global = GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 };
         let is_roce = matches!(own.route, PortRoute::Gid(_));
-        let (has_lid, has_gid) = (lid != 0, gid != Gid::default());
+        let has_lid = lid != 0;
+        let has_gid = gid != Gid::default();
         let lid = Lid::new(lid);
         let route = match own.route {
             PortRoute::Gid(own) if has_gid && own.gid.is_ipv4() == gid.is_ipv4() => {
                 PortRoute::Gid(global)
             }
             PortRoute::Lid(_) if has_lid => PortRoute::Lid(lid),
-            // The network loses what has no global route header.
+            // The network loses packets without a global route header.
             PortRoute::Global(..) if has_lid && has_gid => PortRoute::Global(lid, global),
             _ => return None,
         };
@@ -225,6 +226,25 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Rule E5.6.
+    #[test]
+    fn no_way_leads_from_a_gid_to_one_of_the_other_kind() {
+        let ipv4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1];
+        let link_local = core::array::from_fn(|at| if at == 0 { 0xfe } else { 0x80 });
+        let config = crate::Config::default();
+        let way = |from: [u8; 16], gid: [u8; 16]| {
+            let from = Gid::new(from);
+            let route = GidRoute { gid: from, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+            let own = AddressVector::new(PortRoute::Gid(route));
+            let host = management::HostName::new("n").unwrap();
+            let route = management::DatagramRoute { lid: 0, qpn: 7, gid, takes_pings: false };
+            let end = SessionEnd { host, udp_port: 1, rpc_id: 0, session: 0, route };
+            Remote::new(end, &own, &config).is_some()
+        };
+        assert!(way(ipv4, ipv4) && way(link_local, link_local));
+        assert!(!way(ipv4, link_local) && !way(link_local, ipv4));
+    }
 
     #[test]
     fn numbers_name_their_slot_and_are_seldom_used_again() {

@@ -18,7 +18,7 @@ pub trait ManagementPort: Debug {
     /// Where others reach it.
     fn address(&self) -> SocketAddr;
 
-    /// By which address who is at `to` reaches it.
+    /// The address by which a peer at `to` reaches it.
     fn host_towards(&self, to: SocketAddr) -> IpAddr {
         let _ = to;
         self.address().ip()
@@ -114,7 +114,7 @@ impl ManagementSocket {
         self.malformed
     }
 
-    /// The address as text, which every resolver understands, for who is at `to`.
+    /// The address as text, which every resolver understands, for a peer at `to`.
     pub(crate) fn host_towards(&self, to: SocketAddr) -> HostName {
         let ip = match self.port.host_towards(to) {
             IpAddr::V4(ip) => ip,

@@ -38,7 +38,7 @@ pub struct ServerConfig {
     pub detection: Detection,
     /// Completions taken per poll.
     pub burst: u32,
-    /// Service level and traffic class of what is sent.
+    /// Service level and traffic class of requests.
     pub class: PathClass,
 }
 
@@ -107,7 +107,7 @@ pub struct ClientConfig {
     pub slots_max: u8,
     /// Longest block that it accepts.
     pub block_bytes_max: u32,
-    /// Service level and traffic class of what is sent.
+    /// Service level and traffic class of requests.
     pub class: PathClass,
 }
 

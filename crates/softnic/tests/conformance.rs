@@ -11,7 +11,7 @@ use std::{
 };
 
 use conformance::{NicPlace, Role, Testbed};
-use copyrpc_softnic::{Config, Drive, Nic, Profile, open};
+use copyrpc_softnic::{AdapterProfile, Config, Drive, Nic, open};
 use mlx5::{CqeSize, DoorbellMode, Options};
 use verbs::{Capabilities, LinkLayer};
 use world::{Faults, World};
@@ -46,20 +46,20 @@ fn virtual_faulty(place: &NicPlace) -> Nic {
 /// The same, and WRITEs that overtake others are placed at once.
 fn virtual_adaptive(place: &NicPlace) -> Nic {
     let faults = Faults { delay_ns_max: 5_000, ..Faults::default() };
-    in_world_as(place, faults, Profile::AdaptiveRouting)
+    in_world_as(place, faults, AdapterProfile::AdaptiveRouting)
 }
 
 fn virtual_function(place: &NicPlace) -> Nic {
-    let (fabric, profile) = (place.fabric.clone(), Profile::VirtualFunction);
+    let (fabric, profile) = (place.fabric.clone(), AdapterProfile::VirtualFunction);
     let config = Config { fabric, profile, ..Config::default() };
     open(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn in_world(place: &NicPlace, faults: Faults) -> Nic {
-    in_world_as(place, faults, Profile::ConnectX)
+    in_world_as(place, faults, AdapterProfile::ConnectX)
 }
 
-fn in_world_as(place: &NicPlace, faults: Faults, profile: Profile) -> Nic {
+fn in_world_as(place: &NicPlace, faults: Faults, profile: AdapterProfile) -> Nic {
     static WORLDS: Mutex<BTreeMap<String, Weak<World>>> = Mutex::new(BTreeMap::new());
     let mut worlds = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
     let world = worlds.get(&place.fabric).and_then(Weak::upgrade).unwrap_or_else(|| {

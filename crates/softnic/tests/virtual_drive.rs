@@ -8,7 +8,7 @@ mod world;
 use std::{sync::Arc, time::Duration};
 
 use common::{End, Mr, ready_with, until};
-use copyrpc_softnic::{Cause, Config, Issued, Nic, Packet, Profile, Timeline as _};
+use copyrpc_softnic::{AdapterProfile, Cause, Config, Issued, Nic, Packet, Timeline as _};
 use proptest::prelude::*;
 use verbs::{
     Completion, CompletionKind, CompletionQueue as _, CqConfig, MemoryRegion as _, Nic as _, Op,
@@ -76,7 +76,7 @@ fn many_sends_wait_for_late_receives_and_arrive_in_order() {
 /// Two WRITEs to one place, the second of which arrives first. Each is acknowledged in its turn.
 #[test]
 fn adaptive_routing_may_leave_the_bytes_of_an_older_write() {
-    for (profile, left) in [(Profile::ConnectX, 2), (Profile::AdaptiveRouting, 1)] {
+    for (profile, left) in [(AdapterProfile::ConnectX, 2), (AdapterProfile::AdaptiveRouting, 1)] {
         let world = World::new(3, Faults::default());
         let open = |lid| world.open(lid, &Config { profile, ..config() });
         let [mut a, b] = connected([1, 2].map(open));
@@ -100,7 +100,7 @@ fn adaptive_routing_may_leave_the_bytes_of_an_older_write() {
             bytes[0]
         };
         assert_eq!(receiver.respond(&newer), None, "nothing completes before its turn");
-        assert_eq!(value(), if profile == Profile::ConnectX { 0 } else { 2 });
+        assert_eq!(value(), if profile == AdapterProfile::ConnectX { 0 } else { 2 });
         for packet in [&older, &newer] {
             let answer = receiver.respond(packet).expect("it is its turn");
             sender.settle(&answer);

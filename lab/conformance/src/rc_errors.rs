@@ -96,7 +96,7 @@ fn deny<N: Nic>(side: &mut Side<N>, case: &Case) -> Verdict {
     side.meet(&mut end.cq)?;
     if side.is_client() {
         local.write(TARGET_BYTES, &pattern(2, TARGET_BYTES));
-        // What the target holds already: a fabric with adaptive routing may place WRITEs behind one that fails.
+        // The bytes that the target holds already: a fabric with adaptive routing may place WRITEs behind one that fails.
         local.write(2 * TARGET_BYTES, &pattern(1, TARGET_BYTES));
         let nth = if side.has(Capabilities::ORDERED_PLACEMENT) { 1 } else { 2 };
         let wqe = post_attack(&mut end, case, remote, &local)?;

@@ -106,7 +106,7 @@ mod adaptive {
 #[test]
 fn writes_that_overtake_others_do_no_harm() {
     if has_library() {
-        let profile = softnic::Profile::AdaptiveRouting;
+        let profile = softnic::AdapterProfile::AdaptiveRouting;
         assert_eq!(run_tests_on("adaptive::", LinkLayer::InfiniBand, profile), 1);
     }
 }
@@ -114,7 +114,7 @@ fn writes_that_overtake_others_do_no_harm() {
 #[test]
 fn a_virtual_function_is_driven_within_its_limits() {
     if has_library() {
-        let profile = softnic::Profile::VirtualFunction;
+        let profile = softnic::AdapterProfile::VirtualFunction;
         assert_eq!(run_tests_on("vf::", LinkLayer::InfiniBand, profile), 2);
     }
 }

@@ -42,7 +42,7 @@ pub const STRICT_ENV: &str = "COPYRPC_UVERBS_STRICT";
 /// The value of [`STRICT_ENV`] with which nothing is told.
 pub const LENIENT: &str = "0";
 
-/// Name of the adapter that the device is ([`softnic::Profile`]).
+/// Name of the adapter that the device is ([`softnic::AdapterProfile`]).
 pub const PROFILE_ENV: &str = "COPYRPC_UVERBS_PROFILE";
 
 /// Not empty: what is refused is told on standard error.
@@ -83,8 +83,9 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-fn profile() -> softnic::Profile {
-    let named = std::env::var(PROFILE_ENV).ok().and_then(|name| softnic::Profile::named(&name));
+fn profile() -> softnic::AdapterProfile {
+    let named =
+        std::env::var(PROFILE_ENV).ok().and_then(|name| softnic::AdapterProfile::named(&name));
     named.unwrap_or_default()
 }
 

@@ -203,7 +203,7 @@ mod tests {
         let many = [
             ("rank", "0"),
             ("size", "1001"),
-            ("rendezvous", "/tmp/meet"),
+            ("rendezvous", "./meet"),
             ("secret-file", "/dev/null"),
         ];
         let found = of(Some(256 << 20), "mlx5", &many);

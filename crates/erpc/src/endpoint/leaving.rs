@@ -9,9 +9,9 @@ use verbs::Nic;
 use super::{Endpoint, ns};
 use crate::session::{Role, Session};
 
-/// How long a server is told.
+/// Time in which a server gets the end of a session.
 const TELL_NS: u64 = 10_000_000_000;
-/// Sessions that are told of at a time; the one that was told of for longest makes room.
+/// Sessions that end at a time; the oldest makes room.
 const LEAVING_MAX: usize = 1024;
 
 /// A session that has ended here.
@@ -21,7 +21,7 @@ pub(super) struct Leaving {
     client: SessionEnd,
     server: SessionEnd,
     to: SocketAddr,
-    /// It is told when its server has said that it has the session: rule E5.5.
+    /// The server has to say first that it has the session: rule E5.5.
     asks_first: bool,
     retry_ns: u64,
     until_ns: u64,
@@ -29,7 +29,7 @@ pub(super) struct Leaving {
 
 impl Leaving {
     fn packet(&self, operation: Operation) -> Management {
-        let (token, client, server) = (self.token, self.client, self.server);
+        let Self { token, client, server, .. } = *self;
         Management { operation, refusal: None, token, client, server }
     }
 }
@@ -63,7 +63,8 @@ impl<N: Nic> Endpoint<N> {
 
     /// Tells servers again that have not answered.
     pub(super) fn keep_leaving(&mut self) {
-        let (now_ns, retry_ns) = (self.now_ns, ns(self.config.management_retry));
+        let now_ns = self.now_ns;
+        let retry_ns = ns(self.config.management_retry);
         self.leaving.retain(|leaving| now_ns < leaving.until_ns);
         for leaving in &mut self.leaving {
             if now_ns < leaving.retry_ns {
@@ -79,7 +80,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// A server has answered a request for a session: if it is one that has ended here, it is told so.
+    /// A server has answered a request for a session. One that has ended here gets its end.
     pub(super) fn receive_left(&mut self, packet: &Management) {
         let of = |leaving: &&mut Leaving| leaving.token == packet.token;
         let Some(leaving) = self.leaving.iter_mut().find(of) else { return };

@@ -68,8 +68,8 @@ impl<N: Nic> Endpoint<N> {
 
     /// Ends a session. Its calls end with [`Status::Cancelled`], and the peer is notified, again until it answers.
     ///
-    /// A server of the original must not be told while it still executes calls. With it the session takes no calls any
-    /// more, those that are in flight end as they would, and then the session does.
+    /// A server of the original must not end a session while it executes calls of it. With it the session takes no calls
+    /// any more, those that are in flight end as they would, and then the session does.
     pub fn disconnect(&mut self, session: SessionId, handler: &mut impl Handler<N>) {
         let key = session.0;
         if let Some(session) = self.sessions.get_mut(key) {
@@ -261,7 +261,8 @@ impl<N: Nic> Endpoint<N> {
     fn receive_probed(&mut self, key: Key, packet: &Management, handler: &mut impl Handler<N>) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let (Role::Client(_), Some(remote)) = (&session.role, &session.remote) else { return };
-        let (known, told) = (&remote.endpoint, &packet.server);
+        let known = &remote.endpoint;
+        let told = &packet.server;
         let is_it = (known.session, known.route.qpn) == (told.session, told.route.qpn);
         match packet.refusal {
             None if is_it => session.heard_ns = self.now_ns,
@@ -324,7 +325,7 @@ impl<N: Nic> Endpoint<N> {
     /// Ends a session, and its calls. A failed one of a client connects again if it shall.
     pub(super) fn fail(&mut self, key: Key, reason: CloseReason, handler: &mut impl Handler<N>) {
         if matches!(reason, CloseReason::Silent | CloseReason::PeerGone(_)) {
-            // If it lives after all, it is told.
+            // The peer may live after all.
             self.leave(key, false);
         }
         let Some(session) = self.sessions.get_mut(key) else { return };

@@ -406,7 +406,7 @@ fn a_silent_client_of_the_original_makes_room() {
 /// A port whose packets need a global route header says so by its address, and peers heed it.
 #[test]
 fn datagrams_have_a_global_route_header_where_the_port_needs_one() {
-    let soft = softnic::Config { profile: softnic::Profile::VirtualFunction, ..soft() };
+    let soft = softnic::Config { profile: softnic::AdapterProfile::VirtualFunction, ..soft() };
     let config = Config { receives: 256, ..config() };
     let (mut client, mut server, session) = crate::rig::pair_on(&soft, config);
     client.call(session, ECHO, &body(0, 5000)).unwrap();

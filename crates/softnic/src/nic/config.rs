@@ -3,7 +3,7 @@
 use config::{Knob, KnobKind, Layers, SettingError, Settings};
 use verbs::{LinkLayer, PortOptions};
 
-use super::profile::Profile;
+use super::profile::AdapterProfile;
 
 /// When the NIC does its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ pub struct Config {
     /// What atomics are atomic with. The same for all ports of a fabric.
     pub atomics: Atomics,
     /// The adapter that it plays. The same for all ports of a fabric.
-    pub profile: Profile,
+    pub profile: AdapterProfile,
     /// A send queue takes so long for each WQE, in ns, one after the other; 0: none takes any time.
     pub wqe_ns: u64,
 }
@@ -74,7 +74,7 @@ impl Default for Config {
             cqe_version: CqeVersion::default(),
             options: PortOptions::default(),
             atomics: Atomics::default(),
-            profile: Profile::default(),
+            profile: AdapterProfile::default(),
             wqe_ns: 0,
         }
     }
@@ -196,7 +196,7 @@ impl Config {
                 "nic" => Atomics::Nic,
                 _ => Atomics::Cpu,
             },
-            profile: Profile::named(settings.text(&PROFILE)).unwrap_or_default(),
+            profile: AdapterProfile::named(settings.text(&PROFILE)).unwrap_or_default(),
             wqe_ns: settings.number(&WQE_TIME),
         }
     }
@@ -263,7 +263,7 @@ mod tests {
             cqe_version: CqeVersion::V0,
             options: PortOptions::default(),
             atomics: Atomics::Nic,
-            profile: Profile::VirtualFunction,
+            profile: AdapterProfile::VirtualFunction,
             wqe_ns: 600,
         };
         assert_eq!(Config::from_lookup(set), Ok(expected));

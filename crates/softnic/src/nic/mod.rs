@@ -38,7 +38,7 @@ pub use self::{
     lent::{LentQp, LentQueue},
     mr::Mr,
     open::{Membership, Nic, OpenError, open, open_member, open_virtual},
-    profile::Profile,
+    profile::AdapterProfile,
     qp::Amendment,
     strict::Violation,
     timeline::{Cause, Issued, NextWqe, Timeline},

@@ -4,7 +4,7 @@ use verbs::Capabilities;
 
 /// The adapter that the NIC plays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Profile {
+pub enum AdapterProfile {
     /// A ConnectX on a network that keeps the order of packets.
     #[default]
     ConnectX,
@@ -25,7 +25,7 @@ pub(crate) struct Sizes {
     pub(crate) reads_max: u8,
 }
 
-impl Profile {
+impl AdapterProfile {
     /// All of them, by their names.
     pub const ALL: [(&'static str, Self); 3] = [
         ("connectx", Self::ConnectX),

@@ -1,7 +1,7 @@
 //! Tests of one program that run in a process of its own, which finds the device. In CI libmlx5 has to be there.
 
 use ibverbs::{Config, OpenError, mlx5dv};
-use softnic::Profile;
+use softnic::AdapterProfile;
 use uverbs::{
     launch::LaunchFiles,
     matrix::new_fabric,
@@ -26,11 +26,11 @@ pub(crate) fn has_library() -> bool {
 /// Runs the ignored tests of this program whose names begin with `module`, in a process that finds the device on `link`, and
 /// says how many have passed.
 pub(crate) fn run_tests(module: &str, link: LinkLayer) -> usize {
-    run_tests_on(module, link, Profile::ConnectX)
+    run_tests_on(module, link, AdapterProfile::ConnectX)
 }
 
 /// The same on an adapter of that kind.
-pub(crate) fn run_tests_on(module: &str, link: LinkLayer, profile: Profile) -> usize {
+pub(crate) fn run_tests_on(module: &str, link: LinkLayer, profile: AdapterProfile) -> usize {
     let files = LaunchFiles::on(link).unwrap();
     let program = std::env::current_exe().unwrap();
     let mut command = files.command(program.as_os_str());

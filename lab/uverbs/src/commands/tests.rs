@@ -1,6 +1,6 @@
 //! Commands as libibverbs writes them, on queues in memory of a test.
 
-use softnic::Profile;
+use softnic::AdapterProfile;
 use verbs::LinkLayer;
 
 use super::{Refusal, run};
@@ -14,7 +14,7 @@ const CONTEXT: u32 = 3;
 pub(super) fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
     let fabric = format!("{name}-{}", std::process::id());
     let mut engine =
-        Engine::start(&fabric, LinkLayer::InfiniBand, Profile::ConnectX, false).unwrap();
+        Engine::start(&fabric, LinkLayer::InfiniBand, AdapterProfile::ConnectX, false).unwrap();
     let (events, reader) = EventPipe::new().unwrap();
     engine.contexts.insert(CONTEXT, Context { events });
     (engine, reader)

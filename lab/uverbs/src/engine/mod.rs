@@ -12,7 +12,7 @@ use std::{
 };
 
 use mlx5::device::{Device as _, DeviceQp as _};
-use softnic::{Channel, Config, Device, Issued, Packet, Profile, VirtualPort, open_virtual};
+use softnic::{AdapterProfile, Channel, Config, Device, Issued, Packet, VirtualPort, open_virtual};
 use verbs::{Lid, LinkLayer, QpState};
 
 use crate::{
@@ -62,7 +62,7 @@ pub(crate) struct Engine {
     pub(crate) device: Device,
     pub(crate) lid: Lid,
     pub(crate) link: LinkLayer,
-    pub(crate) profile: Profile,
+    pub(crate) profile: AdapterProfile,
     /// `None`: rings are not checked.
     strict: Option<Strict>,
     port: VirtualPort,
@@ -75,7 +75,7 @@ impl Engine {
     pub(crate) fn start(
         fabric: &str,
         link: LinkLayer,
-        profile: Profile,
+        profile: AdapterProfile,
         is_strict: bool,
     ) -> Result<Self, StartError> {
         let joined = Fabric::join(fabric)
@@ -175,7 +175,7 @@ impl Engine {
     fn receive(&mut self) -> bool {
         let mut frames = self.fabric.receive();
         let did = !frames.is_empty();
-        if self.profile == Profile::AdaptiveRouting {
+        if self.profile == AdapterProfile::AdaptiveRouting {
             overtake(&mut frames);
         }
         frames.into_iter().for_each(|frame| self.take(frame));

@@ -146,7 +146,7 @@ impl Connection {
         is_due.then(|| self.credit_words())
     }
 
-    /// When credit has waited long enough; `None`: there is none to tell, or what is on its way has to arrive first.
+    /// When credit has waited long enough; `None`: there is none to announce, or older words have to arrive first.
     fn credit_due_ns(&self) -> Option<u64> {
         if self.is_credit_on_its_way {
             return None;
