@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ipc::{Arrival, Newcomer};
+use ipc::{Newcomer, NewcomerState};
 use proto::Status;
 use zerocopy::IntoBytes as _;
 
@@ -90,7 +90,7 @@ pub(crate) enum Way {
 /// A client of a provider.
 pub(crate) trait DirectSession: Sized {
     /// The session to which an introduction leads; `None`: it leads nowhere.
-    fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<Arrival<Self>>;
+    fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>>;
     /// Whether it answers no more calls.
     fn is_gone(&self) -> bool;
     /// Whether nothing is in flight.
@@ -231,16 +231,16 @@ impl<T: DirectSession> Direct<T> {
         let config =
             ipc::ClientConfig { first_generation: number << GENERATION_SHIFT, ..self.config };
         match T::arrive(newcomer, config) {
-            Some(Arrival::NotYet(newcomer)) if looks < LOOKS_MAX => {
+            Some(NewcomerState::NotYet(newcomer)) if looks < LOOKS_MAX => {
                 place.state = State::Coming(newcomer, looks + 1);
             }
-            Some(Arrival::Arrived(session)) => {
+            Some(NewcomerState::Arrived(session)) => {
                 place.state = State::Open(self.sessions.len());
                 self.opened = number;
                 self.news.push(News::Opened(self.sessions.len()));
                 self.sessions.push(Opened { place: index, number, session });
             }
-            Some(Arrival::NotYet(_)) | None => place.count_anew(MEET_AGAIN_AFTER),
+            Some(NewcomerState::NotYet(_)) | None => place.count_anew(MEET_AGAIN_AFTER),
         }
     }
 
@@ -377,7 +377,7 @@ pub(crate) fn direct_error(failed: ipc::Failed<'_>, to: To) -> CallError {
 }
 
 impl DirectSession for ipc::BlockingClient {
-    fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<Arrival<Self>> {
+    fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>> {
         Self::introduced(newcomer, config).ok()
     }
 
@@ -392,7 +392,7 @@ impl DirectSession for ipc::BlockingClient {
 }
 
 impl<C> DirectSession for ipc::PipelinedClient<C> {
-    fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<Arrival<Self>> {
+    fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>> {
         Self::introduced(newcomer, config).ok()
     }
 

@@ -40,7 +40,6 @@ mod control;
 mod descriptors;
 mod dispatcher;
 mod fair_queue;
-mod introductions;
 mod limits;
 mod links;
 mod members;

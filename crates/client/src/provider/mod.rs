@@ -8,6 +8,7 @@
 //! | [`Provider::run`] | wherever the [`Request`] goes; it is answered later, in any order | queues of one's own |
 //! | [`Provider::run_async`] | as futures on this thread | what waits for others |
 
+mod asks;
 mod cancellation;
 mod clock;
 mod direct_counts;
@@ -20,6 +21,7 @@ mod request;
 mod running;
 mod session;
 mod tasks;
+mod turns;
 mod verdict;
 
 use std::path::Path;

@@ -11,10 +11,10 @@ use crate::{
     CallError,
     message::{CallExtra, DETAIL_BYTES_MAX, DirectHead, DirectRecord, HAS_TRACE, method, origin},
     provider::{
+        asks::{Asks, daemon_head},
         direct_counts::DirectCounts,
         inbound::{Context, Inbound},
-        session::{Asks, TOO_LONG, daemon_head, too_long},
-        verdict::Verdict,
+        verdict::{TOO_LONG, Verdict, too_long},
     },
 };
 

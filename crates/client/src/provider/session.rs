@@ -3,49 +3,38 @@
 use std::{
     collections::{HashMap, VecDeque},
     mem,
-    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use ipc::{Filled, Filler};
-use os::{
-    clock,
-    idle::{Idle, IdleStep},
-};
+use os::{clock, idle::Idle};
 use proto::Status;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
-    CallError, ClientConfig, To, call_head,
+    CallError, ClientConfig, To,
     message::{
-        CALL_HEAD_BYTES, CallHead, ContextHead, DAEMON, DETAIL_BYTES_MAX, DirectRecord,
-        HAS_CONTEXT, HERE, Known, SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
-        origin,
+        CALL_HEAD_BYTES, ContextHead, DAEMON, DETAIL_BYTES_MAX, HAS_CONTEXT, HERE, Known,
+        SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
     },
     provider::{
+        asks::{Asks, daemon_head},
         cancellation::Cancellation,
         clock::DaemonClock,
         in_place::InPlace,
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
-        reception::{Reception, Taken},
+        reception::Reception,
         request::{Answered, Outbox, ProviderStop, Request, Work},
-        verdict::Verdict,
+        verdict::{TOO_LONG, Verdict, too_long},
     },
 };
 
 /// What a body shares a message with, at most: so the longest answer is as long as the longest request.
 const HEADS_BYTES_MAX: usize = WORK_HEAD_BYTES + size_of::<ContextHead>();
 const _: () = assert!(HEADS_BYTES_MAX >= CALL_HEAD_BYTES + SERVE_HEAD_BYTES);
-
-/// Turns between two looks at the clock for what the daemon is to be told.
-const LOOKS_PER_CLOCK: u32 = 256;
-
-/// Longest sleep without a look around.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// An answer to no request: the provider asks for one.
 const ASKS: Verdict = Verdict { status: Status::Ok, origin: 0 };
@@ -56,17 +45,6 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 /// How long the daemon may take to read the last answers.
 const HAND_OVER_MAX: Duration = Duration::from_secs(1);
 
-/// What a call to the daemon asks for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Asks {
-    /// A request.
-    Work,
-    /// Requests that nobody waits for any more.
-    Watch,
-    /// A sign that the daemon has read what was sent before.
-    Sign,
-}
-
 /// Answers to requests of the daemon that were made while these were read.
 #[derive(Debug, Default)]
 struct Made {
@@ -76,7 +54,7 @@ struct Made {
 }
 
 /// Is given a request by its number; says how it is told that nobody waits for it, if it can be.
-type Take<'a> = dyn FnMut(Work, &Inbound<'_>) -> Option<Arc<Cancellation>> + 'a;
+pub(super) type Take<'a> = dyn FnMut(Work, &Inbound<'_>) -> Option<Arc<Cancellation>> + 'a;
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -92,17 +70,17 @@ pub(super) struct Session {
     /// Number of this connection.
     pub(super) epoch: u64,
     /// Requests that were given and not answered, if handlers of other threads or tasks have them.
-    given: HashMap<Work, Arc<Cancellation>>,
+    pub(super) given: HashMap<Work, Arc<Cancellation>>,
     /// Requests that the daemon gave while there were as many as there may be.
     pub(super) backlog: VecDeque<Vec<u8>>,
     /// The daemon is asked which of them nobody waits for.
-    is_watching: bool,
-    window: usize,
+    pub(super) is_watching: bool,
+    pub(super) window: usize,
     answer_bytes_max: usize,
     /// Turns of this thread.
-    looks: u32,
+    pub(super) looks: u32,
     made: Made,
-    idle: Idle,
+    pub(super) idle: Idle,
     pub(super) attempts: u32,
 }
 
@@ -403,32 +381,8 @@ impl Session {
         }
     }
 
-    /// Tells the daemon of calls that went without it, if it is time to, or at once.
-    #[inline]
-    fn tell_counts(&mut self, at_once: bool) {
-        let Some(reception) = &mut self.reception else { return };
-        self.looks = self.looks.wrapping_add(1);
-        // The clock is looked at now and then, and before each sleep.
-        let is_due = at_once || self.looks.is_multiple_of(LOOKS_PER_CLOCK);
-        if is_due && self.ipc.free() > 0 {
-            let records = reception.take_counts(at_once);
-            self.send_counts(&records);
-        }
-    }
-
-    fn send_counts(&mut self, records: &[DirectRecord]) {
-        if records.is_empty() {
-            return;
-        }
-        let head = daemon_head(method::COUNTS);
-        let parts = [head.as_bytes(), records.as_bytes()];
-        // It fails if the daemon is gone.
-        let _ = self.ipc.submit_parts_within(&parts, Duration::MAX, Asks::Sign);
-        self.ipc.flush();
-    }
-
     /// Reads requests that came, and which of them nobody waits for.
-    fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
+    pub(super) fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
         let (mut failed, mut is_told) = (None, false);
         let Self { ipc, given, backlog, window, is_watching, clock, .. } = self;
         ipc.poll_outcomes(|asks, outcome| match (asks, outcome) {
@@ -467,42 +421,6 @@ impl Session {
             self.ipc.flush();
         }
         failed.map_or(Ok(()), Err)
-    }
-
-    /// Reads requests that came, of daemon and clients, as many as this process may have at a time, and which of them
-    /// nobody waits for.
-    fn read_within_window(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
-        while self.given.len() < self.window
-            && let Some(bytes) = self.backlog.pop_front()
-        {
-            if let Some((work, inbound)) = parse(&bytes, self.clock)
-                && let Some(cancellation) = take(work, &inbound)
-            {
-                self.given.insert(work, cancellation);
-            }
-        }
-        self.read(take)?;
-        let Self { reception: Some(reception), given, window, .. } = self else { return Ok(()) };
-        let mut is_over = false;
-        while !is_over && given.len() < *window {
-            is_over = !reception.take(|Taken { id, inbound, .. }| {
-                let work = Work::Client(id);
-                if let Some(cancellation) = take(work, &inbound) {
-                    given.insert(work, cancellation);
-                }
-            });
-        }
-        if !is_over {
-            reception.pause();
-        }
-        for (work, cancellation) in given {
-            if let Work::Client(id) = work
-                && reception.is_abandoned(*id)
-            {
-                cancellation.cancel();
-            }
-        }
-        Ok(())
     }
 
     /// Asks for as many requests as may come.
@@ -618,43 +536,6 @@ impl Session {
             cancellation.cancel();
         }
     }
-
-    /// After a turn: looks again at once if it did something, else spins, yields or sleeps as configured.
-    fn rest(&mut self, has_worked: bool) {
-        if has_worked {
-            self.idle.reset();
-            return self.tell_counts(false);
-        }
-        if let IdleStep::Sleep = self.idle.step(self.config.wait) {
-            if let Some(reception) = self.reception.as_mut().filter(|_| self.ipc.free() > 0) {
-                let records = reception.take_counts(false);
-                self.send_counts(&records);
-            }
-            let Self { outbox, ipc, reception, .. } = self;
-            let is_idle = outbox.doze()
-                && ipc.arm()
-                && reception.as_mut().is_none_or(|reception| reception.server.arm());
-            if is_idle {
-                let sleep_max = reception.as_ref().map(|it| it.sleep_max(SLEEP_MAX));
-                let sleep_max = sleep_max.unwrap_or(SLEEP_MAX);
-                let timeout = Timespec {
-                    tv_sec: sleep_max.as_secs().cast_signed(),
-                    tv_nsec: sleep_max.subsec_nanos().into(),
-                };
-                let ours: [&dyn AsFd; 2] = [ipc, outbox.event()];
-                let clients = reception.as_ref().map(|reception| &reception.server as &dyn AsFd);
-                let fds = ours.into_iter().chain(clients);
-                let mut fds: Vec<_> =
-                    fds.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-                // An error is a signal: the loop looks whether it should stop.
-                let _ = poll(&mut fds, Some(&timeout));
-            }
-            outbox.awake();
-            if let Some(reception) = reception {
-                reception.server.service_now();
-            }
-        }
-    }
 }
 
 impl Drop for Session {
@@ -670,26 +551,13 @@ const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::SERVE };
 /// What is known of a request of a daemon that says nothing.
 const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
 
-/// The service's word about an answer that is too long.
-pub(super) const TOO_LONG: Verdict =
-    Verdict { status: Status::OutOfRange, origin: origin::SERVICE };
-
-/// What callers are told about an answer that is longer than a call carries.
-pub(super) fn too_long(len_bytes: usize, answer_bytes_max: usize) -> String {
-    // As short as what a caller on another node sets aside by default.
-    format!(
-        "its answer of {len_bytes} B is longer than the {answer_bytes_max} B that a call carries: answer in pieces \
-         (stream) or into lent memory (bulk), or raise COPYRPC_MESSAGE_BYTES_MAX"
-    )
-}
-
 /// Whether nobody waits for the answer any more when the request is to be handed to the service.
 fn is_late(inbound: &Inbound<'_>) -> bool {
     inbound.context.is_some_and(|context| context.time_left().is_zero())
 }
 
 /// A request as the daemon gives it: its name, and what it is.
-fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(Work, Inbound<'_>)> {
+pub(super) fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(Work, Inbound<'_>)> {
     let (head, mut body) = WorkHead::read_from_prefix(bytes).ok()?;
     let mut context = None;
     if head.flags.get() & HAS_CONTEXT != 0 {
@@ -707,9 +575,4 @@ fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(Work, Inbound<'_>)> {
     let (rank, method) = (head.rank.get(), head.method.get());
     let inbound = Inbound { rank, method, body, context, cancellation: None };
     Some((Work::Daemon(head.work.get()), inbound))
-}
-
-/// The header of a request to the daemon of this node.
-pub(super) fn daemon_head(method: u16) -> CallHead {
-    call_head(To { rank: HERE, service: DAEMON, method }, Duration::MAX, 0, 0)
 }

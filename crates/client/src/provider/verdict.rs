@@ -36,3 +36,16 @@ impl Verdict {
         self.origin == origin::SERVICE
     }
 }
+
+/// The service's word about an answer that is too long.
+pub(super) const TOO_LONG: Verdict =
+    Verdict { status: Status::OutOfRange, origin: origin::SERVICE };
+
+/// What callers are told about an answer that is longer than a call carries.
+pub(super) fn too_long(len_bytes: usize, answer_bytes_max: usize) -> String {
+    // As short as what a caller on another node sets aside by default.
+    format!(
+        "its answer of {len_bytes} B is longer than the {answer_bytes_max} B that a call carries: answer in pieces \
+         (stream) or into lent memory (bulk), or raise COPYRPC_MESSAGE_BYTES_MAX"
+    )
+}

@@ -11,7 +11,7 @@ use std::{
 };
 
 use copyrpc::{
-    ClientConfig, JobId, Provider, ProviderStop, Request, Retry, Runtime, Status,
+    Client, ClientConfig, JobId, Provider, ProviderStop, Request, Retry, Runtime, Status,
     daemon::{self, BackgroundDaemon},
     nic::Selection,
     typed::{Raw, service},
@@ -115,6 +115,11 @@ impl Pair {
         });
         let starting: Vec<_> = starting.collect();
         let daemons = starting.into_iter().map(|it| it.join().unwrap().unwrap()).collect();
+        // A call to a rank that is not up yet is refused.
+        eventually("the other rank is up", || {
+            let client = Client::connect(&sockets[0], ClientConfig::default());
+            client.unwrap().ping(1, b"").is_ok()
+        });
         Self { sockets, daemons, folder }
     }
 }

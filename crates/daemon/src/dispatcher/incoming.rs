@@ -14,10 +14,10 @@ use crate::{
     dispatcher::{
         Answer, Dispatcher, ReplyTo, Returned,
         departures::tag_of,
+        introductions::Introductions,
         provider_calls::Server,
         said::{mark_service, not_executed},
     },
-    introductions::Introductions,
     limits::CallerId,
     members::{OfferError, Offered},
     metrics::{Counter, Timing},

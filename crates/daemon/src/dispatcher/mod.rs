@@ -17,6 +17,7 @@ mod departures;
 mod given_up;
 mod giving;
 mod incoming;
+mod introductions;
 mod long_answers;
 mod long_bodies;
 mod long_requests;
@@ -35,6 +36,7 @@ use std::{mem, time::Duration};
 use bootstrap::RankInfo;
 use departures::Departures;
 use given_up::GivenUp;
+use introductions::Introductions;
 use ipc::TakenBytes;
 use long_bodies::LongBodies;
 use long_requests::RequestCopies;
@@ -52,7 +54,6 @@ use crate::{
     admission::{Admission, Refusal, Route},
     bulk_inbox::BulkInbox,
     client_port::{ClientPort, ClientRequest, Outgoing, Replies as _},
-    introductions::Introductions,
     limits::{Held, Limits},
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
     request::{Body, CallHeads, Request},

@@ -7,7 +7,6 @@ pub(crate) mod fork;
 pub mod half;
 #[doc(hidden)]
 pub mod handshake;
-pub(crate) mod introduction;
 pub(crate) mod memory;
 pub(crate) mod poller;
 pub(crate) mod server;
@@ -22,16 +21,15 @@ pub use client::{
     connection::ConnectError,
     future::{FutureClient, ResponseFuture},
     pipelined::{PipelinedClient, SubmitError},
-    session::{Arrival, ClientConfig, Newcomer, Terms},
+    session::{ClientConfig, Newcomer, NewcomerState, Terms},
 };
 pub use half::EAGER_BYTES_MAX;
 pub use handshake::{HandshakeError, RefuseReason};
-pub use introduction::{Introducer, Introduction};
 pub use os::idle::{IdleStep, Wait};
 pub use server::{
-    BindError, ClientCensus, ClientId, ClientProcess, ConfigError, LentRequest, OpenRequest,
-    Rejection, Rejections, Replies, ReplyError, ReplyToken, Request, RequestId, Server,
-    ServerConfig, Stats, TakenBytes, TakenRequest,
+    BindError, ClientCensus, ClientId, ClientProcess, ConfigError, Introducer, Introduction,
+    LentRequest, OpenRequest, Rejection, Rejections, Replies, ReplyError, ReplyToken, Request,
+    RequestId, Server, ServerConfig, Stats, TakenBytes, TakenRequest,
 };
 pub use status::{CallError, CallOutcome, EvictReason, Failed, LentOutcome};
 

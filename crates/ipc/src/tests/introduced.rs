@@ -14,8 +14,8 @@ use rustix::{
 
 use super::rig::*;
 use crate::{
-    Arrival, BlockingClient, CallError, ClientProcess, ConnectError, EvictReason, Introducer,
-    Introduction, Newcomer, PipelinedClient, RequestId, Server,
+    BlockingClient, CallError, ClientProcess, ConnectError, EvictReason, Introducer, Introduction,
+    Newcomer, NewcomerState, PipelinedClient, RequestId, Server,
     endpoint::{
         half::{Half, HalfShape},
         handshake::{self, HandshakeAnswer, Welcome},
@@ -45,8 +45,8 @@ fn arrive<C>(mut newcomer: Newcomer) -> PipelinedClient<C> {
         let (next, _) = Newcomer::new().unwrap();
         let taken = std::mem::replace(&mut newcomer, next);
         match PipelinedClient::introduced(taken, patient()).unwrap() {
-            Arrival::NotYet(again) => newcomer = again,
-            Arrival::Arrived(client) => arrived = Some(client),
+            NewcomerState::NotYet(again) => newcomer = again,
+            NewcomerState::Arrived(client) => arrived = Some(client),
         }
         arrived.is_some()
     });
@@ -60,8 +60,8 @@ fn a_client_that_is_introduced_calls_and_the_server_knows_who_it_is() {
     let (mut pending, _socket) = newcomer(&introducer, 5);
     let mut client: BlockingClient = loop {
         match BlockingClient::introduced(pending, patient()).unwrap() {
-            Arrival::NotYet(again) => pending = again,
-            Arrival::Arrived(client) => break client,
+            NewcomerState::NotYet(again) => pending = again,
+            NewcomerState::Arrived(client) => break client,
         }
     };
     for len_bytes in [0, 56, 57, 1000] {
@@ -262,8 +262,8 @@ fn welcomed(
     let answer = handshake::write_answer(HandshakeAnswer::Welcome(welcome));
     server.send(&answer, fds, clock::NOW).unwrap();
     match PipelinedClient::introduced(newcomer, patient())? {
-        Arrival::Arrived(client) => Ok((client, server)),
-        Arrival::NotYet(_) => panic!("the welcome was sent"),
+        NewcomerState::Arrived(client) => Ok((client, server)),
+        NewcomerState::NotYet(_) => panic!("the welcome was sent"),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     endpoint::{
         client::{
             connection::ConnectError,
-            session::{Arrival, ClientConfig, ClientSession, Newcomer, Terms},
+            session::{ClientConfig, ClientSession, Newcomer, NewcomerState, Terms},
         },
         status::CallError,
     },
@@ -55,7 +55,7 @@ impl BlockingClient {
     pub fn introduced(
         newcomer: Newcomer,
         config: ClientConfig,
-    ) -> Result<Arrival<Self>, ConnectError> {
+    ) -> Result<NewcomerState<Self>, ConnectError> {
         let of = |session| Self { session, was_sent: false, detail_bytes: 0 };
         Ok(newcomer.arrive(config)?.map(of))
     }

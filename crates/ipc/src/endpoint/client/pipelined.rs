@@ -15,7 +15,7 @@ use crate::{
         client::{
             calls::CallId,
             connection::ConnectError,
-            session::{Arrival, ClientConfig, ClientSession, Newcomer, Terms},
+            session::{ClientConfig, ClientSession, Newcomer, NewcomerState, Terms},
         },
         status::{CallError, CallOutcome, LentOutcome},
     },
@@ -87,7 +87,7 @@ impl<C> PipelinedClient<C> {
     pub fn introduced(
         newcomer: Newcomer,
         config: ClientConfig,
-    ) -> Result<Arrival<Self>, ConnectError> {
+    ) -> Result<NewcomerState<Self>, ConnectError> {
         Ok(newcomer.arrive(config)?.map(|session| Self { session }))
     }
 

@@ -75,7 +75,7 @@ pub struct Newcomer(UnixConnection);
 
 /// How far an introduction has come.
 #[derive(Debug)]
-pub enum Arrival<T> {
+pub enum NewcomerState<T> {
     /// The server has not looked yet.
     NotYet(Newcomer),
     /// Client and server share memory.
@@ -97,21 +97,21 @@ impl Newcomer {
     pub(crate) fn arrive<C>(
         self,
         config: ClientConfig,
-    ) -> Result<Arrival<ClientSession<C>>, ConnectError> {
+    ) -> Result<NewcomerState<ClientSession<C>>, ConnectError> {
         Ok(match connection::introduced(self.0)? {
-            Introduced::NotYet(connection) => Arrival::NotYet(Self(connection)),
+            Introduced::NotYet(connection) => NewcomerState::NotYet(Self(connection)),
             Introduced::Connected(connected) => {
-                Arrival::Arrived(ClientSession::of(*connected, None, config))
+                NewcomerState::Arrived(ClientSession::of(*connected, None, config))
             }
         })
     }
 }
 
-impl<T> Arrival<T> {
-    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Arrival<U> {
+impl<T> NewcomerState<T> {
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> NewcomerState<U> {
         match self {
-            Self::NotYet(newcomer) => Arrival::NotYet(newcomer),
-            Self::Arrived(arrived) => Arrival::Arrived(f(arrived)),
+            Self::NotYet(newcomer) => NewcomerState::NotYet(newcomer),
+            Self::Arrived(arrived) => NewcomerState::Arrived(f(arrived)),
         }
     }
 }

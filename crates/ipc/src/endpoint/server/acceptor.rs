@@ -5,11 +5,11 @@ use std::path::Path;
 use os::unix::{PeerCredentials, UnixConnection};
 
 use crate::endpoint::{
-    introduction::{self, Introduction, Told},
     poller::Poller,
     server::{
         core::ServerCore,
         handoff::Handoff,
+        introduction::{self, Introduction, Told},
         listener::{self, BindError, ClientListener},
         poll_key::PollKey,
         sockets::Sockets,

@@ -16,7 +16,7 @@ use crate::{
         server::{
             call_table::Taken,
             config::{ConfigError, ServerConfig},
-            id::{ClientId, ClientProcess, RequestId},
+            id::{ClientId, RequestId},
             large::LargeCopies,
             replies::Replies,
             request::{LentRequest, OpenRequest},
@@ -63,21 +63,21 @@ pub enum Notice {
 /// [`next_notice`](Self::next_notice) says. [`Server`](crate::Server) drives it over memfds and sockets.
 #[derive(Debug)]
 pub struct ServerCore {
-    replies: Replies,
+    pub(super) replies: Replies,
     /// Slots of the clients that are polled.
-    polled: Vec<u16>,
+    pub(super) polled: Vec<u16>,
     notices: VecDeque<Notice>,
     /// Slots of clients whose sessions end once what was taken of them is answered.
-    retiring: Vec<u16>,
+    pub(super) retiring: Vec<u16>,
     /// Private copy of the latest request.
     copy: Box<[u8]>,
     pub(crate) copies: LargeCopies,
     /// Index into `polled` of the client whose turn it is.
-    cursor: usize,
+    pub(super) cursor: usize,
     /// Most requests taken of one client in a turn.
-    turn_budget: u32,
+    pub(super) turn_budget: u32,
     /// Requests that this client may still send in this turn.
-    budget: u32,
+    pub(super) budget: u32,
     /// Wider than `budget`, lest the compiler load both at once: see `CallTable`.
     turn_requests: u64,
     /// Whether the latest turn had requests.
@@ -264,7 +264,7 @@ impl ServerCore {
 
     /// Ends a turn: announces responses, and counts towards the next look at the clock.
     #[inline]
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.cursor = 0;
         if !self.retiring.is_empty() {
             self.end_retired();
@@ -275,13 +275,6 @@ impl ServerCore {
             self.flush_soon(requests > 0);
         }
         self.steps = self.steps.saturating_add(1 + u32::try_from(requests).unwrap_or(u32::MAX - 1));
-    }
-
-    /// Ends a turn in which not all clients were looked at: the next one goes on with them.
-    pub(crate) fn pause(&mut self) {
-        let cursor = self.cursor;
-        self.end();
-        self.cursor = cursor.min(self.polled.len());
     }
 
     /// Whether the latest turn had requests.
@@ -480,20 +473,6 @@ impl ServerCore {
         self.replies.table.admit(up, down)
     }
 
-    /// What the kernel says about a client that was admitted just now.
-    pub(crate) fn set_process(&mut self, client: ClientId, process: ClientProcess) {
-        if let Some(session) = self.replies.table.session(client) {
-            session.process = Some(process);
-        }
-    }
-
-    /// The name by which a client that was admitted just now was introduced.
-    pub(crate) fn set_tag(&mut self, client: ClientId, tag: Option<u64>) {
-        if let Some(session) = self.replies.table.session(client) {
-            session.tag = tag;
-        }
-    }
-
     /// As [`admit`](Self::admit), with memory of this process.
     ///
     /// # Errors
@@ -533,54 +512,13 @@ impl ServerCore {
     }
 
     #[cold]
-    fn evict_slot(&mut self, slot: u16, reason: EvictReason) {
+    pub(super) fn evict_slot(&mut self, slot: u16, reason: EvictReason) {
         if let Some(session) = &self.replies.table.sessions[usize::from(slot)] {
             session.calls.write_eviction(reason);
             self.replies.stats.evicted += 1;
             self.remove(slot);
             // The end of its connection wakes the client, which reads the reason.
             self.notices.push_back(Notice::Disconnect(slot));
-        }
-    }
-
-    /// Takes no more requests of the client that was introduced by this name, or of any if it is `None`, and evicts it
-    /// once those that were taken are answered.
-    #[cold]
-    pub(crate) fn retire(&mut self, tag: Option<u64>) {
-        for (slot, session) in (0..).zip(&mut self.replies.table.sessions) {
-            let Some(session) = session else { continue };
-            let is_meant = session.tag.is_some() && (tag.is_none() || session.tag == tag);
-            if is_meant && !session.is_retired {
-                session.is_retired = true;
-                session.is_polled = false;
-                self.polled.retain(|polled| *polled != slot);
-                self.retiring.push(slot);
-            }
-        }
-        // The next turn begins with the first of those that are left.
-        self.cursor = 0;
-        self.budget = self.turn_budget;
-        self.end_retired();
-    }
-
-    #[cold]
-    fn end_retired(&mut self) {
-        for slot in core::mem::take(&mut self.retiring) {
-            let session = self.replies.table.sessions[usize::from(slot)].as_deref();
-            match session.filter(|session| session.is_retired) {
-                Some(session) if session.calls.unanswered() > 0 => self.retiring.push(slot),
-                Some(_) => self.evict_slot(slot, EvictReason::Retired),
-                None => {}
-            }
-        }
-    }
-
-    /// Says to clients that were introduced that nothing more is taken, as the server ends.
-    pub(crate) fn abandon_introduced(&self) {
-        for session in self.replies.table.sessions.iter().flatten() {
-            if session.tag.is_some() {
-                session.calls.write_eviction(EvictReason::Retired);
-            }
         }
     }
 

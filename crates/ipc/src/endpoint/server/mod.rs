@@ -22,6 +22,8 @@ mod config;
 mod handoff;
 mod handshakes;
 mod id;
+mod introduced;
+mod introduction;
 mod listener;
 mod poll_key;
 mod replies;
@@ -34,6 +36,7 @@ mod stats;
 
 pub use config::{ConfigError, ServerConfig};
 pub use id::{ClientCensus, ClientId, ClientProcess, RequestId};
+pub use introduction::{Introducer, Introduction};
 pub use listener::BindError;
 pub use replies::{Replies, ReplyError};
 pub use request::{LentRequest, OpenRequest, ReplyToken, Request, TakenBytes, TakenRequest};

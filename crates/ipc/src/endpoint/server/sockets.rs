@@ -17,12 +17,12 @@ use os::{
 use crate::endpoint::{
     fork::ForkGuard,
     handshake::{self, DESCRIPTOR, HandshakeAnswer, RefuseReason, WAKEUP, Welcome},
-    introduction::Introduction,
     poller::Poller,
     server::{
         core::ServerCore,
         handoff::of_process,
         id::{ClientId, ClientProcess},
+        introduction::Introduction,
         listener::{self, BindError},
         poll_key::{PollKey, Source},
     },

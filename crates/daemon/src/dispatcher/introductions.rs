@@ -14,7 +14,7 @@ use zerocopy::FromBytes as _;
 
 use crate::{
     client_port::{ClientPort, ClientTag, Replies as _},
-    dispatcher::{Dispatcher, not_executed},
+    dispatcher::{Dispatcher, said::not_executed},
     metrics::Counter,
     request::{Body, Caller, Request},
 };

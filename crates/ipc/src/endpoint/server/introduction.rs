@@ -17,7 +17,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::endpoint::server::ClientProcess;
+use crate::endpoint::server::id::ClientProcess;
 use os::{
     clock,
     fdpass::RecvError,

@@ -1,0 +1,161 @@
+//! The sessions of a pipeline with providers of its node: how they begin, are polled, and end.
+
+use std::os::fd::AsFd as _;
+
+use zerocopy::IntoBytes as _;
+
+use crate::{
+    CallError, HERE, Status, To, call_head,
+    direct::{News, Way},
+    message::{DAEMON, method},
+    patience,
+    pipeline::{GivenUp, Ipc, Pipeline, Sent, TO_DAEMON},
+};
+
+/// How a message about introductions ended.
+pub(super) struct Met {
+    place: usize,
+    is_asking: bool,
+    outcome: Result<(), CallError>,
+}
+
+impl<C> Pipeline<C> {
+    /// The place of the session for a call, if it is to go without the daemon.
+    #[inline]
+    pub(super) fn session_for(&mut self, to: To) -> Option<usize> {
+        let way = self.direct.way(to);
+        if self.direct.has_news() {
+            self.take_news();
+        }
+        match way {
+            Way::Daemon => None,
+            Way::Session(at) => Some(at),
+            Way::Meet(place) => {
+                self.ask_to_meet(place, Sent::MayMeet(place));
+                None
+            }
+        }
+    }
+
+    /// Asks the daemon about an introduction.
+    #[cold]
+    fn ask_to_meet(&mut self, place: usize, sent: Sent<C>) {
+        let of_method = match sent {
+            Sent::MayMeet(_) => method::MAY_MEET,
+            _ => method::MEET,
+        };
+        let head = To { rank: HERE, service: DAEMON, method: of_method };
+        let head = call_head(head, self.config.timeout, 0, 0);
+        let wanted = self.direct.wanted(place);
+        let parts = [head.as_bytes(), wanted.as_bytes()];
+        // A call of the program has the last place.
+        let refused = ipc::CallError::Full { depth: self.ipc.depth() };
+        let submitted = match self.ipc.free() {
+            0 | 1 => Err(refused),
+            _ => self
+                .ipc
+                .submit_parts_within(&parts, patience(self.config.timeout), sent)
+                .map_err(|refused| refused.error),
+        };
+        match submitted {
+            Ok(_) => self.meeting += 1,
+            Err(error) => self.direct.asked(place, Err(CallError::not_sent(error))),
+        }
+    }
+
+    /// The daemon has said something about an introduction.
+    #[cold]
+    pub(super) fn met(&mut self, Met { place, is_asking, outcome }: Met) {
+        self.meeting = self.meeting.saturating_sub(1);
+        match outcome {
+            Err(error) => self.direct.asked(place, Err(error)),
+            Ok(()) if is_asking => match self.send_newcomer() {
+                Ok(()) => self.ask_to_meet(place, Sent::Meet(place)),
+                Err(error) => self.direct.asked(place, Err(error)),
+            },
+            Ok(()) => {
+                let gone = CallError::Refused(Status::Unavailable);
+                self.direct.asked(place, self.newcomer.take().ok_or(gone));
+            }
+        }
+    }
+
+    fn send_newcomer(&mut self) -> Result<(), CallError> {
+        // One at a time.
+        if self.newcomer.is_some() {
+            return Err(CallError::Refused(Status::ResourceExhausted));
+        }
+        let made = ipc::Newcomer::new().map_err(|_| CallError::Refused(Status::ResourceExhausted));
+        let (newcomer, socket) = made?;
+        self.ipc.send_descriptor(socket.as_fd())?;
+        self.newcomer = Some(newcomer);
+        Ok(())
+    }
+
+    /// Polls the sessions, and does what else is to be done about them.
+    #[inline]
+    pub(super) fn poll_sessions(
+        &mut self,
+        met: Vec<Met>,
+        mut poll: impl FnMut(&mut Ipc<C>) -> usize,
+    ) -> usize {
+        for met in met {
+            self.met(met);
+        }
+        if self.direct.is_empty() {
+            return 0;
+        }
+        if self.ipc.take_other() {
+            self.direct.sessions().for_each(ipc::PipelinedClient::look);
+        }
+        let (mut ended, mut is_gone) = (0, false);
+        for session in self.direct.sessions() {
+            if session.free() < session.depth() {
+                ended += poll(session);
+            }
+            is_gone |= session.gone().is_some();
+        }
+        if ended > 0 {
+            self.ipc.reset_idle();
+        }
+        if is_gone {
+            self.direct.close_gone();
+            self.take_news();
+        }
+        ended
+    }
+
+    /// The descriptor is to be readable when a session has something to say.
+    #[cold]
+    fn take_news(&mut self) {
+        for news in self.direct.take_news() {
+            match news {
+                News::Over(session) => self.ipc.unwatch(&session),
+                News::Opened(at) => {
+                    let watched = self.direct.session(at).map(|session| self.ipc.watch(session));
+                    if watched.is_some_and(|watched| watched.is_err()) {
+                        // It would wake nobody that sleeps.
+                        self.direct.close(at);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Notes how a message ended that is no call.
+#[cold]
+pub(super) fn note<C>(
+    given_up: &mut GivenUp,
+    met: &mut Vec<Met>,
+    sent: Sent<C>,
+    outcome: Result<(), ipc::Failed<'_>>,
+) {
+    let (place, is_asking) = match sent {
+        Sent::MayMeet(place) => (place, true),
+        Sent::Meet(place) => (place, false),
+        _ => return given_up.told(&outcome),
+    };
+    let outcome = outcome.map_err(|failed| CallError::of(failed, TO_DAEMON));
+    met.push(Met { place, is_asking, outcome });
+}
