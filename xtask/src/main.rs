@@ -32,14 +32,18 @@ enum Command {
     /// Fast checks on the tree: crate arrows, SYNC pairs, islands, sizes, words, links, manifests,
     /// tests, rules, commands, files and items that documents name
     Tidy,
-    /// Lines of code by kind (product, conformance, measuring, tools, tests) and by crate, as a table
+    /// Lines of code by kind (product, laboratory, tools, tests) and by crate, as a table
     Lines,
-    /// All that CI runs, in CI's order
+    /// Steps that tell what a change can break: format, tidy, packages, licences, clippy, documentation, tests
+    Check,
+    /// All that CI runs, in CI's order: `check`, then slower judges
     Ci {
         /// Also run long tests, minutes of storm, and the mutants, which take minutes per crate
         #[arg(long)]
         full: bool,
     },
+    /// Packages every crate that is published, in order, without a registry: licences and readme are in each
+    Package,
     /// Compiles for every supported machine with the oldest supported toolchain
     Platforms,
     /// Loom tests: the test targets with `loom` in their name, built with --cfg loom
@@ -89,6 +93,8 @@ fn run(command: &Command) -> anyhow::Result<Report> {
         Command::Tidy => report.run("tidy", || tidy::run(&workspace)),
         Command::Lines => report.run("lines", || tidy::lines::run(&workspace)),
         Command::Ci { full } => commands::ci::run(&workspace, &mut report, *full),
+        Command::Check => commands::ci::check(&workspace, &mut report),
+        Command::Package => report.run("package", || commands::package::run(&workspace)),
         Command::Platforms => report.run("platforms", || commands::platforms::run(&workspace)),
         Command::Loom => report.run("loom", || commands::loom::run(&workspace)),
         Command::Miri => report.run("miri", || commands::miri::run(&workspace)),

@@ -12,7 +12,7 @@ Examples:
   copyrpc-lab report A B                    is B faster than A, or is it chance?
   copyrpc-lab sim dct                       a measured DC transport, simulated
 
-In a clone of the repository, `cargo lab` builds and runs this program.
+In a clone of the repository, `cargo lab` builds and runs this program, and `cargo kv` its first command alone.
 
 Exit codes:
   0  done
@@ -23,14 +23,6 @@ Exit codes:
 Knobs of the NIC are flags, or variables COPYRPC_NAME; `copyrpc config` lists them. RUST_LOG sets what is logged to \
 standard error (error, warn, info, debug); default: warn.";
 
-pub(crate) const UVERBS_EXAMPLES: &str = "\
-Examples:
-  copyrpc-lab uverbs run -- ibv_devinfo -v
-  copyrpc-lab uverbs run -- ib_write_lat &
-  copyrpc-lab uverbs run -- ib_write_lat localhost
-  copyrpc-lab uverbs run --explain -- PROGRAM    what the NIC refuses it
-  copyrpc-lab uverbs matrix --only ib_send";
-
 pub(crate) const BENCH_HELP: &str = "\
 Two processes, each pinned to a core of its own, measure together; without two cores nothing is \
 measured. Every sample lies between two probes: the round trip of two cache lines tells the pace of the \
@@ -38,30 +30,6 @@ machine. Cells take turns in random order, round by round, and no sample is left
 samples of one round: the median of the rounds, with the 95 % interval of the sign test. A ratio whose interval \
 is too wide says that it is undecided, and how many more rounds (--runs) would decide it. --by-pace shows numbers \
 for each pace of the machine apart.";
-
-pub(crate) const VERBS_EXAMPLES: &str = "\
-Examples:
-  copyrpc-lab bench verbs --quick
-  copyrpc-lab bench verbs --cell write-imm --runs 15
-  copyrpc-lab bench verbs --json - | jq 'select(.ratio) | [.cell, .ratio]'
-
-All data is checked: sequence numbers and bytes of every small message, the last word of every large \
-one, and every byte of what is in memory at the end of a sample. Wrong data ends the run with exit \
-code 1.";
-
-pub(crate) const RPC_EXAMPLES: &str = "\
-Examples:
-  copyrpc-lab bench rpc --quick
-  copyrpc-lab bench rpc --transport rc,dc --inline on,off --cell endpoint
-  copyrpc-lab bench rpc --flush self-clocked:1,immediate,hold:10us --cell qd256
-  copyrpc-lab bench rpc --preset switches --runs 5 --markdown switches.md
-  copyrpc-lab bench rpc --nic tcp --server               on one host
-  copyrpc-lab bench rpc --nic tcp --client HOST          on another one
-
-Lists of values are multiplied: every combination is measured, and named in its cells. A round trip is \
-a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round trip or rate, and (of \
-the limit) to the cache-line round trip or stream, all measured in the same run. Every byte of every \
-answer is compared; a call that ends otherwise ends the run with exit code 1.";
 
 pub(crate) const KV_EXAMPLES: &str = "\
 Examples:

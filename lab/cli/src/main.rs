@@ -25,33 +25,39 @@ use std::process::ExitCode;
 use ::kv::grid::GridError;
 use clap::Parser as _;
 use command::{
-    exit::{FailureKind, code_of, kind_of_nic},
+    exit::{FailureKind, code_of},
     interrupt, knobs, logs,
 };
 use measure::cores::CoresError;
 
 mod args;
+#[cfg(feature = "layers")]
 mod bench;
 mod help;
 mod kv;
-mod long_calls;
-mod nic;
+#[cfg(feature = "nic-report")]
 mod nic_report;
 mod output;
 #[cfg(test)]
 #[path = "../../../crates/cli/src/shown.rs"]
 mod shown;
+#[cfg(feature = "sim")]
 mod sim;
-mod suite;
+#[cfg(feature = "uverbs")]
 mod uverbs;
 
 use args::{Args, BenchCommand, Command};
-use nic::WorkError;
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let filter = logs::start_of_command();
-    if !matches!(args.command, Command::BenchPeer | Command::KvProcess) {
+    let is_child = match args.command {
+        #[cfg(feature = "layers")]
+        Command::BenchPeer => true,
+        Command::KvProcess => true,
+        _ => false,
+    };
+    if !is_child {
         knobs::warn_about_unknown();
         filter.warn_if_misspelt();
     }
@@ -67,26 +73,29 @@ fn kind_of(error: &anyhow::Error) -> Option<FailureKind> {
     if error.is::<CoresError>() {
         return Some(FailureKind::Unavailable);
     }
-    Some(match error.downcast_ref()? {
-        WorkError::Nic(error) => kind_of_nic(error),
-        WorkError::Work { .. } => FailureKind::Unavailable,
-    })
+    #[cfg(feature = "layers")]
+    if let Some(error) = error.downcast_ref() {
+        return Some(match error {
+            bench::WorkError::Nic(error) => command::exit::kind_of_nic(error),
+            bench::WorkError::Work { .. } => FailureKind::Unavailable,
+        });
+    }
+    None
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
-        Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
-        Command::Bench { which: BenchCommand::Rpc(args) } => bench::rpc(&args),
-        Command::Bench { which: BenchCommand::Inproc(args) } => bench::inproc(&args),
-        Command::Bench { which: BenchCommand::Ipc(args) } => bench::ipc(&args),
-        Command::Bench { which: BenchCommand::Daemons(args) } => bench::daemons(&args),
-        Command::Bench { which: BenchCommand::Long(args) } => long_calls::run(&args),
         Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
+        #[cfg(feature = "layers")]
+        Command::Bench { which: BenchCommand::Layer(which) } => bench::run(&which),
         Command::Report(args) => kv::report(&args),
+        #[cfg(feature = "sim")]
         Command::Sim { which } => sim::run(&which),
+        #[cfg(feature = "uverbs")]
         Command::Uverbs { which } => uverbs::run(&which),
+        #[cfg(feature = "nic-report")]
         Command::NicReport(args) => nic_report::run(&args),
+        #[cfg(feature = "layers")]
         Command::BenchPeer => bench::peer(),
         Command::KvProcess => kv::child(),
     }
@@ -105,6 +114,7 @@ mod tests {
         assert_eq!(kind_of(&anyhow::anyhow!("wrong bytes")), None);
     }
 
+    #[cfg(feature = "uverbs")]
     #[test]
     fn the_variables_of_foreign_programs_are_known() {
         for variable in [

@@ -1,7 +1,10 @@
 //! `copyrpc-lab uverbs`: programs of others on the software NIC.
 
 use std::{
-    ffi::OsStr, fmt::Write as _, os::unix::process::ExitStatusExt as _, path::Path,
+    ffi::{OsStr, OsString},
+    fmt::Write as _,
+    os::unix::process::ExitStatusExt as _,
+    path::Path,
     process::ExitStatus,
 };
 
@@ -13,11 +16,61 @@ use ::uverbs::{
 use anyhow::Context as _;
 use verbs::LinkLayer;
 
-use crate::{
-    args::{UverbsCommand, UverbsMatrixArgs, UverbsRunArgs},
-    output,
-};
+use clap::{Args as ClapArgs, Subcommand};
 use command::{exit::Unfit, table};
+
+use crate::output;
+
+pub(crate) const UVERBS_EXAMPLES: &str = "\
+Examples:
+  copyrpc-lab uverbs run -- ibv_devinfo -v
+  copyrpc-lab uverbs run -- ib_write_lat &
+  copyrpc-lab uverbs run -- ib_write_lat localhost
+  copyrpc-lab uverbs run --explain -- PROGRAM    what the NIC refuses it
+  copyrpc-lab uverbs matrix --only ib_send";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UverbsCommand {
+    /// Run a program whose libibverbs finds `mlx5_0`.
+    Run(UverbsRunArgs),
+    /// Show whether programs can run, and what they are refused.
+    Doctor,
+    /// Run programs that are known to work, two processes each, and show the table.
+    Matrix(UverbsMatrixArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UverbsRunArgs {
+    /// Say on standard error what is refused.
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// Programs see each other only within one fabric.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) fabric: Option<String>,
+    /// Do not say on standard error what hardware would not take of the program's queues.
+    #[arg(long)]
+    pub(crate) lenient: bool,
+    /// Link layer of the port: on InfiniBand it is addressed by LID, on RoCE by GID.
+    #[arg(long, value_name = "LINK", default_value = "infiniband", value_parser = ["infiniband", "roce"])]
+    pub(crate) link: String,
+    /// The adapter: `vf` has short queues and no atomics, and its InfiniBand port needs global route headers;
+    /// `adaptive-routing` places WRITEs that are under way in any order.
+    #[arg(long, value_name = "NAME", default_value = "connectx", value_parser = ["connectx", "vf", "adaptive-routing"])]
+    pub(crate) profile: String,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UverbsMatrixArgs {
+    /// Only lines that contain TEXT.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// A line does not fail for what hardware would not take of its programs' queues.
+    #[arg(long)]
+    pub(crate) lenient: bool,
+}
 
 /// Runs one of the commands.
 pub(crate) fn run(which: &UverbsCommand) -> anyhow::Result<()> {
@@ -66,7 +119,7 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
     let mut shown = table::table(&["verdict", "shows", "program"]);
     let mut failed = 0;
     let rows = ROWS.iter().filter(|row| wanted(&row.line())).collect::<Vec<_>>();
-    let progress = output::progress_bar(rows.len());
+    let progress = crate::bench::shown::progress_bar(rows.len());
     for row in rows {
         progress.set_message(row.line());
         let verdict = match row.run(!args.lenient) {

@@ -5,7 +5,7 @@ use std::{env, path::Path, process::Command};
 use anyhow::Result;
 
 use super::{
-    asan, cargo, deb, fuzz, has_tool, loom, miri, mutants, platforms, run as run_command,
+    asan, cargo, deb, fuzz, has_tool, loom, miri, mutants, package, platforms, run as run_command,
     run_tests, run_tests_steadily, two_builds,
 };
 use crate::{
@@ -14,23 +14,29 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Runs every step even if an earlier one failed; `full` adds those that take minutes per crate.
-pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
+/// Steps that tell what a change can break, within a quarter of an hour on two cores. Each runs even if an earlier one
+/// failed.
+pub(crate) fn check(workspace: &Workspace, report: &mut Report) {
     report.run("fmt", || simple(workspace, &["fmt", "--all", "--check"]));
     report.run("tidy", || tidy::run(workspace));
+    report.run("package", || package::run(workspace));
+    report.run("deny", || deny(workspace));
     report.run("clippy", || clippy(workspace));
     report.run("doc", || doc(workspace));
     report.run("test", || test(workspace));
+}
+
+/// The same, then slower judges; `full` adds those that take minutes per crate.
+pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
+    check(workspace, report);
+    report.run("benches", || benches(workspace));
     report.run("seeds", || seeds(workspace));
     report.run("platforms", || platforms::run(workspace));
-    report.run("benches", || benches(workspace));
     report.run("loom", || loom::run(workspace));
     report.run("miri", || miri::run(workspace));
     report.run("asan", || asan::run(workspace));
     report.run("fuzz", || fuzz::run(workspace, fuzz::SECONDS_DEFAULT));
-    report.run("deny", || deny(workspace));
     if full {
-        report.run("package", || package(workspace));
         report.run("deb", || deb::run(workspace));
         report.run("two-builds", || two_builds::run(workspace, "HEAD^"));
         report.run("long", || long_tests(workspace));
@@ -78,17 +84,6 @@ fn seeds(workspace: &Workspace) -> Result<Outcome> {
     let mistake = ["test", "-p", "copyrpc-sim", "--features", "early-credit", "--test", "mistake"];
     let passed = run_tests(cargo(workspace, mistake))?;
     Ok(Outcome::Passed(format!("1300 seeds, {passed} mistake found")))
-}
-
-/// Whether every crate that is to be published can be packaged. Nothing is built of it.
-fn package(workspace: &Workspace) -> Result<Outcome> {
-    let mut command = cargo(workspace, ["package", "--no-verify", "--allow-dirty"]);
-    let published = workspace.members.iter().filter(|member| member.dir.starts_with("crates"));
-    for member in published {
-        command.args(["-p", &member.package]);
-    }
-    run_command(command)?;
-    Ok(Outcome::Passed(String::new()))
 }
 
 /// Steps that take too long for every change: ignored tests whose names end in `_long`, the scenarios of

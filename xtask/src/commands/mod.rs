@@ -7,6 +7,7 @@ pub(crate) mod fuzz;
 pub(crate) mod loom;
 pub(crate) mod miri;
 pub(crate) mod mutants;
+pub(crate) mod package;
 pub(crate) mod platforms;
 pub(crate) mod two_builds;
 

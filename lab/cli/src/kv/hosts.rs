@@ -16,10 +16,10 @@ use kv::job::{
 };
 
 use super::KvArgs;
-use crate::nic;
 use command::{
     exit::UsageError,
     launch::{Launch, Met},
+    nic,
 };
 
 /// The hosts of a job, and on the leader what is kept until it is over: the file with the secret, and the place where

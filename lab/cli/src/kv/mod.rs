@@ -20,8 +20,8 @@ pub(crate) use args::{KvArgs, ReportArgs};
 use measure::results::Header;
 use memory::sync::Ordering;
 
-use crate::{nic, output::say};
-use command::{exit::UsageError, interrupt::stop_at_signal};
+use crate::output::say;
+use command::{exit::UsageError, interrupt::stop_at_signal, nic};
 
 /// Name of the command that is a process of a job.
 pub(crate) const CHILD_OF_KV: &str = "kv-process";

@@ -3,11 +3,17 @@
 use std::{
     fmt::Write as _,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use anyhow::Context as _;
+use clap::Args as ClapArgs;
+use command::{
+    flags::{KnobFlags, NicKnobs},
+    nic::{self, NicDescription},
+    output::file,
+};
 use conformance::NotPassed;
 use nics::{
     OperationDump, Selection,
@@ -17,11 +23,19 @@ use os::{child::from_json, machine};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{
-    args::NicReportArgs,
-    nic::{self, NicDescription},
-    output, suite,
-};
+use crate::output;
+
+mod suite;
+
+/// Options of `copyrpc-lab nic-report`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct NicReportArgs {
+    /// The file.
+    #[arg(value_name = "FILE", value_parser = file())]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) nic: KnobFlags<NicKnobs>,
+}
 
 /// `copyrpc-lab nic-report`.
 pub(crate) fn run(args: &NicReportArgs) -> anyhow::Result<()> {

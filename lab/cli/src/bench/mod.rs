@@ -19,11 +19,18 @@ use measure::{
 use nics::Selection;
 use protocols::Protocol;
 
-use crate::{
-    args::{BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
-    nic, output,
-};
-use command::{exit::UsageError, knobs, table::table};
+use command::{exit::UsageError, knobs, nic, table::table};
+
+use crate::output;
+
+pub(crate) mod args;
+mod long_calls;
+pub(crate) mod shown;
+mod work;
+
+use args::{BenchArgs, LayerCommand, PEER_COMMAND, RpcArgs, VerbsArgs};
+pub(crate) use work::WorkError;
+use work::open_work;
 
 /// Duration of a sample.
 const WINDOW: Duration = Duration::from_millis(60);
@@ -95,32 +102,45 @@ const DAEMONS_NOTES: [&str; 2] = [
     "answers: four in flight; p99: short calls one by one, beside four long answers of another client in flight",
 ];
 
+/// Runs the benchmark of a layer.
+pub(crate) fn run(which: &LayerCommand) -> anyhow::Result<()> {
+    match which {
+        LayerCommand::Limit(args) => limit(args),
+        LayerCommand::Verbs(args) => verbs(args),
+        LayerCommand::Rpc(args) => rpc(args),
+        LayerCommand::Inproc(args) => inproc(args),
+        LayerCommand::Ipc(args) => ipc(args),
+        LayerCommand::Daemons(args) => daemons(args),
+        LayerCommand::Long(args) => long_calls::run(args),
+    }
+}
+
 /// `copyrpc-lab bench inproc`.
-pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
+fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::inproc(args.quick))?;
     session.run(args, "inproc", "none", &[], &INPROC_NOTES)
 }
 
 /// `copyrpc-lab bench ipc`.
-pub(crate) fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
+fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::ipc(args.quick))?;
     session.run(args, "ipc", "none", &IPC_AIMS, &IPC_NOTES)
 }
 
 /// `copyrpc-lab bench daemons`.
-pub(crate) fn daemons(args: &BenchArgs) -> anyhow::Result<()> {
+fn daemons(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::daemons(args.quick))?;
     session.run(args, "daemons", Selection::from_env().name(), &[], &DAEMONS_NOTES)
 }
 
 /// `copyrpc-lab bench limit`.
-pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
+fn limit(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::limits(args.quick))?;
     session.run(args, "limit", "none", &[], &[])
 }
 
 /// `copyrpc-lab bench verbs`.
-pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
+fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
     let nic = nic::selected(&args.nic.load()?);
     let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
     session.open(&nic)?;
@@ -128,7 +148,7 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
 }
 
 /// `copyrpc-lab bench rpc`.
-pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
+fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let nic = nic::selected(&args.nic.load()?);
     if args.server.is_some() || args.client.is_some() {
         return two_hosts(args, &nic);
@@ -153,7 +173,7 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let written = args.markdown.as_deref().map_or(Ok(()), |path| {
         output::write_file(path, |file| matrix::report(&results, &grid).write_markdown(file))
     });
-    let shown = output::write(&results, args.bench.by_pace, args.bench.json.as_deref());
+    let shown = shown::write(&results, args.bench.by_pace, args.bench.json.as_deref());
     written.and(shown)
 }
 
@@ -236,9 +256,8 @@ fn by_protocols(args: &RpcArgs, nic: &Selection) -> anyhow::Result<()> {
 /// The other side.
 pub(crate) fn peer() -> anyhow::Result<()> {
     let settings = knobs::load(None, std::iter::empty())?;
-    let open = |name: &str| {
-        nic::open_work(&nic::named(name, &settings)).map_err(|error| error.to_string())
-    };
+    let open =
+        |name: &str| open_work(&nic::named(name, &settings)).map_err(|error| error.to_string());
     Ok(suite::serve(&mut ChildSide::of_child()?, &open)?)
 }
 
@@ -277,7 +296,7 @@ impl Session {
     /// Lets both processes use the NIC.
     fn open(&mut self, nic: &Selection) -> anyhow::Result<()> {
         let cannot = || format!("cannot connect two ports of NIC `{}`", nic.name());
-        self.suite.open_nic(nic.name(), nic::open_work(nic)?).with_context(cannot)
+        self.suite.open_nic(nic.name(), open_work(nic)?).with_context(cannot)
     }
 
     fn run(
@@ -290,7 +309,7 @@ impl Session {
     ) -> anyhow::Result<()> {
         let mut results = self.measure(args, bench, nic, aims)?;
         results.notes.extend(notes.iter().map(ToString::to_string));
-        output::write(&results, args.by_pace, args.json.as_deref())
+        shown::write(&results, args.by_pace, args.json.as_deref())
     }
 
     fn measure(
@@ -302,7 +321,7 @@ impl Session {
     ) -> anyhow::Result<Results> {
         let header = output::header(bench, nic, self.allowed, self.cores.to_string());
         let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
-        let progress = output::progress_bar(self.cells.len() * (runs + 1));
+        let progress = shown::progress_bar(self.cells.len() * (runs + 1));
         let cells = &self.cells;
         let samples = schedule::interleave(&mut self.suite, runs, |cell| {
             progress.set_message(cells[cell].name.clone());

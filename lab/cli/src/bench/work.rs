@@ -1,7 +1,6 @@
 //! What benchmarks do with the NIC that the knobs select.
 
 use bench::job::NicSide;
-pub(crate) use command::nic::*;
 use nics::Selection;
 
 /// Why a NIC cannot be used.

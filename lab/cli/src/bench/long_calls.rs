@@ -6,12 +6,13 @@ use bench::long_calls::{LONG_CALL_BYTES, LongCallCosts, LongCallWay, long_call_c
 use clap::Args as ClapArgs;
 use command::{
     flags::{KnobFlags, NicKnobs},
+    nic,
     output::print,
     table::table,
 };
 use measure::cores::Cores;
 
-use crate::{nic, output::progress_bar};
+use super::shown::progress_bar;
 
 /// Longest bodies with `--quick`.
 const QUICK_BYTES_MAX: usize = 1 << 20;
