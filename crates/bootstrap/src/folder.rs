@@ -227,6 +227,14 @@ impl Bootstrap for Folder {
         self.publish(blob)?;
         self.collect(is_to_stop)
     }
+
+    /// Files of ranks that were killed stay.
+    fn is_stale(&self, rank: u32, blob: &[u8]) -> bool {
+        let path = self.path(rank);
+        // The lock first: a file that replaces this one meanwhile has other contents, or the same.
+        let is_held = matches!(lock::state_of(&path), Ok(LockState::Held { .. }));
+        !is_held || self.read(&path, rank).is_none_or(|(_, now)| now != blob)
+    }
 }
 
 impl Drop for Folder {

@@ -128,6 +128,13 @@ pub trait Bootstrap {
         blob: &[u8],
         is_to_stop: &dyn Fn() -> bool,
     ) -> Result<Vec<Vec<u8>>, BootstrapError>;
+
+    /// Whether the blob that an exchange returned for a rank is that of an earlier life: its process has ended, or
+    /// there is another one by now.
+    fn is_stale(&self, rank: u32, blob: &[u8]) -> bool {
+        let _ = (rank, blob);
+        false
+    }
 }
 
 /// One node: nobody to meet.

@@ -311,7 +311,10 @@ fn a_file_of_a_dead_process_is_taken_over() {
     run_child("a_rank_that_dies_in_its_folder", temp.path().to_str().unwrap());
     assert_eq!(temp.names(), ["test.0"], "it was killed, or would have removed it");
     let mut next = Folder::new(temp.path(), job(), secret(), place(0, 1), SOON);
+    assert!(next.is_stale(0, b"first life"), "its process is dead");
     assert_eq!(next.exchange(b"next life").unwrap(), [b"next life"]);
+    assert!(!next.is_stale(0, b"next life"));
+    assert!(next.is_stale(0, b"first life"), "there is another one");
 }
 
 #[test]

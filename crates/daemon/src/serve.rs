@@ -479,10 +479,17 @@ fn meet(
     for (rank, blob) in (0..).zip(&blobs) {
         let text = String::from_utf8_lossy(blob);
         let Some((theirs, their_nic)) = parse_blob(&text) else {
+            if bootstrap.is_stale(rank, blob) {
+                continue;
+            }
             return Err(ServeError::Blob { rank, text: text.chars().take(80).collect() });
         };
         // Splitting leaves one at least.
         let address = theirs[serving.rank_info.rank() as usize % theirs.len()];
+        if !nic.meets(&their_nic) && bootstrap.is_stale(rank, blob) {
+            // Its next life says hello, and refuses if its NIC does not fit either.
+            continue;
+        }
         if !nic.meets(&their_nic) {
             return Err(ServeError::NicMix { rank, own: nic.clone(), theirs: their_nic });
         }

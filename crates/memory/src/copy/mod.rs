@@ -57,6 +57,27 @@ pub unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     unsafe { machine_copy::copy_out(dst, src) }
 }
 
+/// Whether [`copy_out_past_caches`] is worth its price on this processor: on those of AMD. On an Intel Xeon long calls
+/// took longer with it (docs/performance.md).
+#[must_use]
+pub fn gains_past_caches() -> bool {
+    #[cfg(all(not(miri), target_arch = "x86_64"))]
+    {
+        static IS_AMD: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
+            // SAFETY: every x86-64 processor has the instruction, which accesses no memory.
+            #[allow(unused_unsafe, reason = "newer compilers call it safe")]
+            let vendor = unsafe { core::arch::x86_64::__cpuid(0) };
+            let words = [vendor.ebx, vendor.edx, vendor.ecx];
+            words == [*b"Auth", *b"enti", *b"cAMD"].map(u32::from_le_bytes)
+        });
+        *IS_AMD
+    }
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    {
+        false
+    }
+}
+
 /// [`copy_out`] of a long body to memory that another core reads next, and has read before: the lines do not come
 /// to this core's caches first. Whatever this thread stores afterwards is visible after all of the bytes; their own
 /// order is nobody's.

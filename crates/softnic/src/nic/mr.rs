@@ -143,7 +143,9 @@ impl Mr {
             key,
             len_bytes,
             is_registered: true,
-            is_read_by_peers: port.fabric.is_some() && access.contains(Access::REMOTE_READ),
+            is_read_by_peers: port.fabric.is_some()
+                && access.contains(Access::REMOTE_READ)
+                && memory::copy::gains_past_caches(),
             _in_use: in_use.clone(),
         })
     }
