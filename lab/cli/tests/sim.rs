@@ -93,7 +93,7 @@ fn sim_cluster_runs_many_seeds_and_refuses_what_is_no_fault() {
 fn sim_cluster_goes_on_where_an_earlier_run_has_stopped() {
     let folder = std::env::temp_dir().join(format!("copyrpc-seeds-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
-    let path = folder.join("seeds.json");
+    let path = folder.join("seeds.log");
     let small = ["cluster", "--nodes", "2", "--clients", "1", "--for", "50us", "--threads", "1"];
     let run = |more: &[&str]| {
         let output = sim(&[&small[..], more].concat());
@@ -106,13 +106,65 @@ fn sim_cluster_goes_on_where_an_earlier_run_has_stopped() {
     assert!(part.starts_with("3 seeds from 1"), "{part}");
     let (_, rest, _) = run(&[&kept[..], &["--seeds", "6"]].concat());
     let (_, whole, _) = run(&["--seeds", "6"]);
-    let trace = |text: &str| text.rsplit_once("trace ").unwrap().1.to_owned();
+    let trace =
+        |text: &str| text.lines().next().unwrap().rsplit_once("trace ").unwrap().1.to_owned();
+    assert!(rest.ends_with("\ndone: 1 to 6\n"), "{rest}");
     assert!(rest.starts_with("6 seeds from 1") && whole.starts_with("6 seeds from 1"), "{rest}");
     assert_eq!(trace(&rest), trace(&whole));
     let (code, _, error) = run(&[&kept[..], &["--seeds", "6", "--twice"]].concat());
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(code, Some(1));
     assert!(String::from_utf8_lossy(&error).contains("keeps another run"), "{error:?}");
+}
+
+/// One of them is killed in the middle, and one comes later.
+#[test]
+fn processes_with_one_log_run_each_seed_once() {
+    const SEEDS: u64 = 400;
+    let folder = std::env::temp_dir().join(format!("copyrpc-shared-seeds-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("seeds.log");
+    let start = |seeds: u64| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_copyrpc-lab"));
+        command.args(["sim", "cluster", "--nodes", "2", "--clients", "1", "--for", "20us"]);
+        command.args(["--threads", "1", "--seeds", &seeds.to_string(), "--resume"]).arg(&path);
+        command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let mut killed = start(SEEDS);
+    let others = [start(SEEDS), start(SEEDS)];
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let lines = || std::fs::read_to_string(&path).unwrap_or_default();
+    while !lines().contains("\"done\"") {
+        assert!(std::time::Instant::now() < deadline, "nothing is done");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    for process in others {
+        assert!(process.wait_with_output().unwrap().status.success());
+    }
+    let last = start(SEEDS).wait_with_output().unwrap();
+    let text = String::from_utf8(last.stdout).unwrap();
+    let log = lines();
+    let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+    let files = files.collect::<Vec<_>>();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(text.contains("\ndone: 1 to 400\n"), "{text}");
+    assert!(files.len() <= 2, "only the place of the one that was killed may be left: {files:?}");
+    let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let done = lines.filter_map(|line| line.get("done").cloned()).collect::<Vec<_>>();
+    let mut times = vec![0; usize::try_from(SEEDS).unwrap()];
+    for one in &done {
+        let (first, count) = (one["first"].as_u64().unwrap(), one["count"].as_u64().unwrap());
+        (first..first + count).for_each(|seed| times[usize::try_from(seed).unwrap()] += 1);
+    }
+    assert!(times.iter().all(|times| *times == 1), "{done:?}");
+    let small = ["cluster", "--nodes", "2", "--clients", "1", "--for", "20us", "--threads", "1"];
+    let whole = sim(&[&small[..], &["--seeds", &SEEDS.to_string()]].concat());
+    let whole = String::from_utf8(whole.stdout).unwrap();
+    let trace =
+        |text: &str| text.lines().next().unwrap().rsplit_once("trace ").unwrap().1.to_owned();
+    assert_eq!(trace(&text), trace(&whole));
 }
 
 #[test]

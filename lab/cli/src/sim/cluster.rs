@@ -25,7 +25,7 @@ Examples:
   copyrpc-lab sim cluster --seeds 1000 --twice  many runs, each of them twice
   copyrpc-lab sim cluster --seed 7 --faults crash:1/0/0@200+300
                                               node 1 dies at 200 µs for 300 µs
-  copyrpc-lab sim cluster --seeds 1000000 --for-wall 1h --resume seeds.json
+  copyrpc-lab sim cluster --seeds 1000000 --for-wall 1h --resume seeds.log
                                               as many of them as an hour takes
   copyrpc-lab sim cluster --trace run.json      a timeline for ui.perfetto.dev
 
@@ -58,7 +58,8 @@ pub(crate) struct ClusterArgs {
     /// Threads that run seeds; as many as there are cores.
     #[arg(long, value_name = "T")]
     threads: Option<NonZero<usize>>,
-    /// Keeps what was run in PATH, and goes on from there if it exists.
+    /// Keeps what was run in the log PATH, and goes on from there if it exists. Several processes with one log share
+    /// the work: each seed is run once.
     #[arg(long, value_name = "PATH")]
     resume: Option<PathBuf>,
     /// Runs each seed twice: both have to go the same way.

@@ -9,6 +9,7 @@ mod progress;
 mod prototypes;
 mod scale;
 mod scalerpc;
+mod seed_log;
 mod seeds;
 mod sensitivity;
 mod steady;
