@@ -342,6 +342,7 @@ fn command(asked: &Asked, known: &Known, limits: &Limits) -> Result<Asked, Broke
     }
     if asked.has(AV) {
         path(&asked.path, limits)?;
+        route(&asked.path, known.service, limits)?;
     }
     if asked.has(ALTERNATE_PATH) {
         path(&asked.alternate, limits)?;
@@ -359,12 +360,19 @@ fn path(path: &Path, limits: &Limits) -> Result<(), Broken> {
     if !path.is_global && limits.needs_grh {
         return invalid("addresses of this port have a global route header");
     }
-    let is_ipv4_row = limits.ipv4_rows >> path.gid_row.min(31) & 1 != 0;
-    if limits.link == LinkLayer::Ethernet && is_ipv4_row != path.is_ipv4 {
-        return invalid(super::device::NO_ROUTE);
-    }
     if path.is_global && usize::from(path.gid_row) >= limits.gids {
         return invalid(format!("the table of GIDs has no row {}", path.gid_row));
+    }
+    Ok(())
+}
+
+/// The kernel looks for the way to the peer of a connected queue pair alone: `ib_resolve_eth_dmac` of Linux
+/// `drivers/infiniband/core/verbs.c`. A DC target has an address without a peer.
+fn route(path: &Path, service: Service, limits: &Limits) -> Result<(), Broken> {
+    let is_connected = matches!(service, Rc | Uc);
+    let is_ipv4_row = limits.ipv4_rows >> path.gid_row.min(31) & 1 != 0;
+    if is_connected && limits.link == LinkLayer::Ethernet && is_ipv4_row != path.is_ipv4 {
+        return invalid(super::device::NO_ROUTE);
     }
     Ok(())
 }

@@ -362,6 +362,9 @@ fn on_roce_a_path_has_a_gid_of_the_table() {
     for path in [Path { is_global: false, ..path }, Path { gid_row: 4, ..path }] {
         assert_eq!(errno(&Asked { path, ..rtr }, &init, &limits), Some(Errno::INVAL));
     }
+    // UCX names a row of IPv4 and no peer.
+    let ipv4 = Limits { ipv4_rows: 1 << 3, ..limits };
+    assert_eq!(errno(&rtr, &init, &ipv4), None);
 }
 
 /// What changes in RTS counts before the call returns: rights, keys, timers.
