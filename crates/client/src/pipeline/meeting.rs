@@ -6,7 +6,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     CallError, HERE, Status, To, call_head,
-    direct::{News, Way},
+    direct::{News, Way, direct_error, is_session_over, over_error},
     message::{DAEMON, method},
     patience,
     pipeline::{GivenUp, Ipc, Pipeline, Sent, TO_DAEMON},
@@ -19,7 +19,25 @@ pub(super) struct Met {
     outcome: Result<(), CallError>,
 }
 
+/// A call whose session was over, and what ended that.
+type Over<C> = (C, ipc::CallError);
+
 impl<C> Pipeline<C> {
+    /// Reports calls whose session was over before they were answered.
+    #[inline]
+    pub(super) fn report_over(&mut self, over: Vec<Over<C>>, done: impl FnMut(C, CallError)) {
+        if !over.is_empty() {
+            self.report_some_over(over, done);
+        }
+    }
+
+    #[cold]
+    fn report_some_over(&mut self, over: Vec<Over<C>>, mut done: impl FnMut(C, CallError)) {
+        self.ipc.look();
+        let daemon = self.ipc.gone();
+        over.into_iter().for_each(|(context, error)| done(context, over_error(error, daemon)));
+    }
+
     /// The place of the session for a call, if it is to go without the daemon.
     #[inline]
     pub(super) fn session_for(&mut self, to: To) -> Option<usize> {
@@ -143,9 +161,49 @@ impl<C> Pipeline<C> {
     }
 }
 
+/// Ends a message to the daemon; returns 1 if it was no call of the program, else 0. A body is a copy, or lent.
+#[inline]
+pub(super) fn end_by_daemon<C, B>(
+    sent: Sent<C>,
+    outcome: Result<B, ipc::Failed<'_>>,
+    given_up: &mut GivenUp,
+    met: &mut Vec<Met>,
+    done: &mut impl FnMut(C, Result<B, CallError>),
+) -> usize {
+    match sent {
+        Sent::Call(to, context) => {
+            done(context, outcome.map_err(|failed| CallError::of(failed, to)));
+            0
+        }
+        sent => {
+            note(given_up, met, sent, outcome.map(drop));
+            1
+        }
+    }
+}
+
+/// Ends a call of a session. If the session is over, the call is noted in `over`.
+#[inline]
+pub(super) fn end_in_session<C, B>(
+    sent: Sent<C>,
+    outcome: Result<B, ipc::Failed<'_>>,
+    over: &mut Vec<Over<C>>,
+    done: &mut impl FnMut(C, Result<B, CallError>),
+) {
+    match (sent, outcome) {
+        (Sent::Call(_, context), Err(failed)) if is_session_over(failed.error) => {
+            over.push((context, failed.error));
+        }
+        (Sent::Call(to, context), outcome) => {
+            done(context, outcome.map_err(|failed| direct_error(failed, to)));
+        }
+        _ => {}
+    }
+}
+
 /// Notes how a message ended that is no call.
 #[cold]
-pub(super) fn note<C>(
+fn note<C>(
     given_up: &mut GivenUp,
     met: &mut Vec<Met>,
     sent: Sent<C>,

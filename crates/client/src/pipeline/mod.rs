@@ -13,11 +13,11 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     CallError, ClientConfig, ConnectError, HERE, Status, To, call_head,
-    direct::{Direct, DirectHeads, direct_error, is_session_over, over_error},
+    direct::{Direct, DirectHeads, direct_error},
     ipc_config,
     message::{CallExtra, DAEMON, method},
     patience,
-    pipeline::meeting::note,
+    pipeline::meeting::{end_by_daemon, end_in_session},
 };
 
 /// Why a call was not made; the context comes back.
@@ -371,32 +371,15 @@ impl<C> Pipeline<C> {
         self.tell_given_up();
         let (mut told, mut met) = (0, Vec::new());
         let given_up = &mut self.given_up;
-        let ended = self.ipc.poll_outcomes(|sent, outcome| match sent {
-            Sent::Call(to, context) => {
-                done(context, outcome.map_err(|failed| CallError::of(failed, to)));
-            }
-            sent => {
-                told += 1;
-                note(given_up, &mut met, sent, outcome.map(drop));
-            }
+        let ended = self.ipc.poll_outcomes(|sent, outcome| {
+            told += end_by_daemon(sent, outcome, given_up, &mut met, &mut done);
         });
         let mut over = Vec::new();
         let ended_direct = self.poll_sessions(met, |session| {
-            session.poll_outcomes(|sent, outcome| match (sent, outcome) {
-                (Sent::Call(_, context), Err(failed)) if is_session_over(failed.error) => {
-                    over.push((context, failed.error));
-                }
-                (Sent::Call(to, context), outcome) => {
-                    done(context, outcome.map_err(|failed| direct_error(failed, to)));
-                }
-                _ => {}
-            })
+            session
+                .poll_outcomes(|sent, outcome| end_in_session(sent, outcome, &mut over, &mut done))
         });
-        if !over.is_empty() {
-            self.ipc.look();
-            let daemon = self.ipc.gone();
-            over.into_iter().for_each(|(it, error)| done(it, Err(over_error(error, daemon))));
-        }
+        self.report_over(over, |context, error| done(context, Err(error)));
         reported + ended - told + ended_direct
     }
 
@@ -410,32 +393,14 @@ impl<C> Pipeline<C> {
         self.tell_given_up();
         let (mut told, mut met) = (0, Vec::new());
         let given_up = &mut self.given_up;
-        let ended = self.ipc.poll_lent(|sent, outcome| match sent {
-            Sent::Call(to, context) => {
-                done(context, outcome.map_err(|failed| CallError::of(failed, to)));
-            }
-            sent => {
-                told += 1;
-                note(given_up, &mut met, sent, outcome.map(drop));
-            }
+        let ended = self.ipc.poll_lent(|sent, outcome| {
+            told += end_by_daemon(sent, outcome, given_up, &mut met, &mut done);
         });
         let mut over = Vec::new();
         let ended_direct = self.poll_sessions(met, |session| {
-            session.poll_lent(|sent, outcome| match (sent, outcome) {
-                (Sent::Call(_, context), Err(failed)) if is_session_over(failed.error) => {
-                    over.push((context, failed.error));
-                }
-                (Sent::Call(to, context), outcome) => {
-                    done(context, outcome.map_err(|failed| direct_error(failed, to)));
-                }
-                _ => {}
-            })
+            session.poll_lent(|sent, outcome| end_in_session(sent, outcome, &mut over, &mut done))
         });
-        if !over.is_empty() {
-            self.ipc.look();
-            let daemon = self.ipc.gone();
-            over.into_iter().for_each(|(it, error)| done(it, Err(over_error(error, daemon))));
-        }
+        self.report_over(over, |context, error| done(context, Err(error)));
         reported + ended - told + ended_direct
     }
 
