@@ -113,7 +113,14 @@ impl Cluster {
     pub(super) fn start(&mut self, rank: u32) {
         let mut command = self.command(rank);
         self.configure(rank, command.arg("daemon"));
+        command.stderr(fs::File::create(self.log(rank)).unwrap());
         self.daemons[rank as usize] = Some(command.spawn().unwrap());
+    }
+
+    /// What the daemon of a rank has logged in its latest life.
+    fn log(&self, rank: u32) -> PathBuf {
+        // Beside the folder, of which a test looks what is left there.
+        self.folder.with_extension(format!("{rank}.log"))
     }
 
     /// Lets a command run the daemon of `rank`.
@@ -155,7 +162,27 @@ impl Cluster {
             snapshot.total().counter(Counter::PeersUp) == peers
                 && snapshot.state == DaemonState::Alive(Life::Serving)
         };
-        eventually(|| self.snapshot(rank).is_some_and(is_up));
+        let deadline = Instant::now() + PATIENCE;
+        while !self.snapshot(rank).is_some_and(is_up) {
+            assert!(Instant::now() < deadline, "rank {rank} is not up: {}", self.states());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What each daemon says of itself.
+    fn states(&self) -> String {
+        let of = |rank| match self.snapshot(rank) {
+            Some(snapshot) => {
+                let up = snapshot.total().counter(Counter::PeersUp);
+                format!("rank {rank} is {:?} with {up} peers up", snapshot.state)
+            }
+            None => {
+                let log = fs::read_to_string(self.log(rank)).unwrap_or_default();
+                let last = log.lines().last().unwrap_or("nothing");
+                format!("rank {rank} shows no counters, and says last: {last}")
+            }
+        };
+        (0..).zip(&self.daemons).map(|(rank, _)| of(rank)).collect::<Vec<_>>().join("; ")
     }
 
     /// Process id of a daemon.
@@ -211,6 +238,9 @@ impl Drop for Cluster {
             let _ = daemon.wait();
         }
         let _ = fs::remove_dir_all(&self.folder);
+        for rank in (0..).take(self.daemons.len()) {
+            let _ = fs::remove_file(self.log(rank));
+        }
     }
 }
 
