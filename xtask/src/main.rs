@@ -36,7 +36,13 @@ enum Command {
     Lines,
     /// Steps that tell what a change can break: format, tidy, packages, licences, clippy, documentation, tests
     Check,
-    /// All that CI runs, in CI's order: `check`, then slower judges
+    /// Slower judges: benchmarks in smoke mode, seeds, platforms, loom, Miri, AddressSanitizer, fuzz targets
+    Judges {
+        /// Also run long tests, minutes of storm, and the mutants, which take minutes per crate
+        #[arg(long)]
+        full: bool,
+    },
+    /// All that CI runs, in CI's order: `check`, then `judges`
     Ci {
         /// Also run long tests, minutes of storm, and the mutants, which take minutes per crate
         #[arg(long)]
@@ -94,6 +100,7 @@ fn run(command: &Command) -> anyhow::Result<Report> {
         Command::Lines => report.run("lines", || tidy::lines::run(&workspace)),
         Command::Ci { full } => commands::ci::run(&workspace, &mut report, *full),
         Command::Check => commands::ci::check(&workspace, &mut report),
+        Command::Judges { full } => commands::ci::judges(&workspace, &mut report, *full),
         Command::Package => report.run("package", || commands::package::run(&workspace)),
         Command::Platforms => report.run("platforms", || commands::platforms::run(&workspace)),
         Command::Loom => report.run("loom", || commands::loom::run(&workspace)),

@@ -26,9 +26,14 @@ pub(crate) fn check(workspace: &Workspace, report: &mut Report) {
     report.run("test", || test(workspace));
 }
 
-/// The same, then slower judges; `full` adds those that take minutes per crate.
+/// The same, then slower judges.
 pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     check(workspace, report);
+    judges(workspace, report, full);
+}
+
+/// What is slower than the steps of `check`; `full` adds what takes minutes per crate.
+pub(crate) fn judges(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("benches", || benches(workspace));
     report.run("seeds", || seeds(workspace));
     report.run("platforms", || platforms::run(workspace));
