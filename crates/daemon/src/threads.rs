@@ -275,6 +275,7 @@ impl ThreadHandle {
             // Each request can be deferred.
             tokens_max: lane_calls.saturating_mul(u32::from(threads) - 1),
             budget_items: BUDGET,
+            announce: flux::Announce::OnRequest,
             ..flux::Config::default()
         };
         let nodes = flux::mesh_with_alarms(config, |number| {

@@ -32,7 +32,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     judges(workspace, report, full);
 }
 
-/// What is slower than the steps of `check`; `full` adds what takes minutes per crate.
+/// Judges that are slower than the steps of `check`; `full` adds those that take minutes per crate.
 pub(crate) fn judges(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("benches", || benches(workspace));
     report.run("seeds", || seeds(workspace));
