@@ -549,6 +549,11 @@ fn worker_config(
     let limits = Limits { large_memory_bytes, ..config.limits }.shared_by(config.threads);
     limits.bound(WorkerConfig {
         transport: config.transport,
+        dcis: config.dcis.min(peers.max(1)),
+        ack_timeout: config.ack_timeout,
+        relaxed_ordering: config.relaxed_ordering,
+        // A vector's interrupts go to one core.
+        completion_vector: thread_handle.number(),
         peers_max: peers.max(1),
         ring_bytes,
         response_bytes: ring_bytes / 2,
@@ -572,9 +577,21 @@ mod tests {
         let layers = config::Layers::new(crate::config::KNOBS.to_vec());
         let layers = layers.flag("service-level", "5").unwrap();
         let layers = layers.flag("traffic-class", "106").unwrap();
+        let layers = layers.flag("ack-timeout", "1ms").unwrap();
+        let layers = layers.flag("relaxed-ordering", "off").unwrap();
+        let layers = layers.flag("dcis", "4").unwrap();
         let config = DaemonConfig::from_settings(&layers.finish()).unwrap();
-        let worker = worker_config(&config, RankInfo::ALONE, &ThreadHandle::alone());
+        let of = |size| {
+            let rank_info = RankInfo::new(0, size).unwrap();
+            worker_config(&config, rank_info, &ThreadHandle::alone())
+        };
+        let worker = of(16);
         assert_eq!((worker.service_level, worker.traffic_class), (Some(5), Some(106)));
+        assert_eq!(
+            (worker.ack_timeout, worker.relaxed_ordering),
+            (std::time::Duration::from_millis(1), false)
+        );
+        assert_eq!([worker.dcis, of(3).dcis, of(1).dcis], [4, 2, 1]);
     }
 
     #[test]

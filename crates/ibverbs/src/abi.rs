@@ -22,6 +22,7 @@ pub(crate) struct Context {
     pub(crate) ops: ContextOps,
     pub(crate) cmd_fd: c_int,
     pub(crate) async_fd: c_int,
+    pub(crate) num_comp_vectors: c_int,
 }
 
 /// `struct ibv_context_ops`: what is called per request.
@@ -532,6 +533,7 @@ mod tests {
         assert_eq!(offset_of!(Context, ops), 8);
         assert_eq!(offset_of!(Context, cmd_fd), 264);
         assert_eq!(offset_of!(Context, async_fd), 268);
+        assert_eq!(offset_of!(Context, num_comp_vectors), 272);
         assert_eq!(size_of::<ContextOps>(), 256);
         assert_eq!(offset_of!(ContextOps, poll_cq), 88);
         assert_eq!(offset_of!(ContextOps, req_notify_cq), 96);

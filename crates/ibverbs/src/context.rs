@@ -1,6 +1,10 @@
 //! An open device, and the port of it that is used.
 
-use core::{ffi::CStr, mem::MaybeUninit, ptr::NonNull};
+use core::{
+    ffi::{CStr, c_int},
+    mem::MaybeUninit,
+    ptr::NonNull,
+};
 use std::{
     io,
     os::fd::BorrowedFd,
@@ -110,6 +114,14 @@ impl Context {
             }
         }
         Err(first_error.unwrap_or(OpenError::NoDevice))
+    }
+
+    /// The completion vector that stands for `asked`, among those of the device.
+    pub(crate) fn completion_vector(&self, asked: u32) -> c_int {
+        // SAFETY: the context is open, and the number of its vectors never changes.
+        let vectors = unsafe { self.raw.as_ref().num_comp_vectors };
+        let vectors = u32::try_from(vectors).unwrap_or(0).max(1);
+        c_int::try_from(asked % vectors).unwrap_or(0)
     }
 
     pub(crate) fn raw(&self) -> *mut abi::Context {

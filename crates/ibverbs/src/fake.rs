@@ -38,6 +38,8 @@ pub(crate) struct Fake {
     pub(crate) buffers: VecDeque<u64>,
     /// Objects that exist.
     pub(crate) live: i32,
+    /// Completion vectors of the queues that were made.
+    pub(crate) vectors: Vec<c_int>,
     done: HashMap<usize, VecDeque<Wc>>,
     /// Armed queues, each with its context.
     armed: Vec<usize>,
@@ -57,6 +59,7 @@ thread_local! {
         takes: usize::MAX,
         buffers: VecDeque::new(),
         live: 0,
+        vectors: Vec::new(),
         done: HashMap::new(),
         armed: Vec::new(),
         events: VecDeque::new(),
@@ -127,6 +130,7 @@ extern "C" fn open_device(_: *mut Device) -> *mut Context {
     // SAFETY: just made.
     let opened = unsafe { &mut *context };
     opened.async_fd = descriptor(&event);
+    opened.num_comp_vectors = 3;
     opened.ops.poll_cq = Some(poll_cq);
     opened.ops.req_notify_cq = Some(req_notify_cq);
     opened.ops.post_srq_recv = Some(post_srq_recv);
@@ -193,8 +197,9 @@ extern "C" fn create_cq(
     _: c_int,
     id: *mut c_void,
     _: *mut CompChannel,
-    _: c_int,
+    vector: c_int,
 ) -> *mut Cq {
+    with(|fake| fake.vectors.push(vector));
     let cq = make::<Cq>();
     // SAFETY: just made.
     unsafe { (*cq).cq_context = id };

@@ -202,6 +202,16 @@ mod tests {
         fake::with(|fake| assert_eq!(fake.live, 0, "objects are left"));
     }
 
+    #[test]
+    fn a_completion_queue_is_on_a_vector_that_the_device_has() {
+        let nic = fake();
+        for vector in [0, 2, 3, 7] {
+            drop(nic.create_cq(&CqConfig { vector, ..CqConfig::new(4) }, None).unwrap());
+        }
+        // The device was tried with a queue of its own.
+        fake::with(|fake| assert!(fake.vectors.ends_with(&[0, 2, 0, 1]), "{:?}", fake.vectors));
+    }
+
     /// A shared receive queue has limits of its own.
     #[test]
     fn shared_receive_queues_are_as_the_device_makes_them() {

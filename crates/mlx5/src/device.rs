@@ -32,6 +32,8 @@ pub struct CqRequest {
     pub log_entries: u8,
     /// 64 or 128.
     pub cqe_bytes: usize,
+    /// The completion vector, modulo those of the device.
+    pub vector: u32,
 }
 
 /// A completion queue ring. The driver marks every entry as not written.
@@ -262,13 +264,29 @@ pub struct Unreachable;
 /// Source: rdma-core `providers/mlx5/verbs.c`, `qp_sig_enabled`, `srq_sig_enabled`, `get_cqe_size`.
 const LAYOUT_VARIABLES: [&str; 3] = ["MLX5_QP_SIGNATURE", "MLX5_SRQ_SIGNATURE", "MLX5_CQE_SIZE"];
 
+/// Processors whose barriers towards a device are known: elsewhere a fence may order memory alone.
+///
+/// Source: rdma-core `util/udma_barrier.h`.
+const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+
 /// Refuses an environment in which libmlx5 would sign work queue entries or choose the size of completion
-/// queue entries by itself: this driver knows neither. `lookup` is `std::env::var_os`.
+/// queue entries by itself, which this driver knows not, and a processor whose barriers it knows not.
+/// `architecture` is `std::env::consts::ARCH`, `lookup` is `std::env::var_os`.
 ///
 /// # Errors
 ///
-/// [`CreateError::System`], which names the variable.
-pub fn check_environment<T>(lookup: impl Fn(&str) -> Option<T>) -> Result<(), CreateError> {
+/// [`CreateError::System`], which names the variable or the processor.
+pub fn check_environment<T>(
+    architecture: &str,
+    lookup: impl Fn(&str) -> Option<T>,
+) -> Result<(), CreateError> {
+    if !ARCHITECTURES.contains(&architecture) {
+        let cause = format!(
+            "this driver rings no doorbell on {architecture}, only on {}: use NIC `ibverbs`",
+            ARCHITECTURES.join(" and "),
+        );
+        return Err(CreateError::System { object: "device", cause });
+    }
     match LAYOUT_VARIABLES.into_iter().find(|name| lookup(name).is_some()) {
         None => Ok(()),
         Some(name) => Err(CreateError::System {

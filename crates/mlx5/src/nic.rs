@@ -337,8 +337,8 @@ impl<D: Device> verbs::Nic for Nic<D> {
         let max = self.device.attributes().cqes_max.min(CQES_MAX);
         let log_entries = log_entries("completion queue", config.entries, max)?;
         let cqe_bytes = self.options.cqe_size.bytes();
-        let (device, memory) =
-            self.device.create_cq(&CqRequest { log_entries, cqe_bytes }, channel)?;
+        let request = CqRequest { log_entries, cqe_bytes, vector: config.vector };
+        let (device, memory) = self.device.create_cq(&request, channel)?;
         check_made("completion ring", memory.log_entries, log_entries, CQES_MAX.ilog2())?;
         if memory.cqe_bytes != cqe_bytes {
             let cause = format!("its entries have {} B instead of {cqe_bytes} B", memory.cqe_bytes);

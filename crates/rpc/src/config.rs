@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use proto::copyrpc::{BATCHES_MAX, FlushPolicy, Geometry, GeometryError, SLOTS_MAX};
-use verbs::{AddressVector, NicAttributes, PathClass, RtsAttr};
+use verbs::{Access, AddressVector, CqConfig, NicAttributes, PathClass, RtsAttr};
 
 use crate::{entropy::Entropy, receives::Refill};
 
@@ -99,6 +99,12 @@ pub struct Config {
     pub service_level: Option<u8>,
     /// The same for the traffic class, where there is a global route header.
     pub traffic_class: Option<u8>,
+    /// Whether writes of the NIC to rings, bodies and exposed memory may reach it in any order before their completion
+    /// is seen. On some processors (AMD EPYC, A64FX) and in virtual machines the fabric is slow without. Workers look at
+    /// no byte before its completion, and bear credit that is overtaken.
+    pub relaxed_ordering: bool,
+    /// The completion vector of this worker's queues, modulo those of the device.
+    pub completion_vector: u32,
     /// The source of epochs, packet numbers and keys.
     pub entropy: Entropy,
 }
@@ -136,6 +142,8 @@ impl Default for Config {
             traffic_class: None,
             retry_count: RtsAttr::default().retry_count,
             rnr_retry: RtsAttr::default().rnr_retry,
+            relaxed_ordering: true,
+            completion_vector: 0,
             entropy: Entropy::System,
         }
     }
@@ -194,6 +202,16 @@ impl Config {
     pub(crate) fn classify(&self, address: &mut AddressVector) {
         let Self { service_level, traffic_class, .. } = *self;
         PathClass { service_level, traffic_class }.apply(address);
+    }
+
+    /// Rights of memory that the NIC moves messages and bodies to and from.
+    pub(crate) fn access(&self, rights: Access) -> Access {
+        if self.relaxed_ordering { rights | Access::RELAXED_ORDERING } else { rights }
+    }
+
+    /// A completion queue on the vector of the settings.
+    pub(crate) fn cq(&self, entries: u32) -> CqConfig {
+        CqConfig { vector: self.completion_vector, ..CqConfig::new(entries) }
     }
 
     /// Sizes of the ring.

@@ -9,6 +9,7 @@ use proto::copyrpc::{CallId, Large, RequestId};
 use verbs::{Access, Nic};
 
 use crate::{
+    Config,
     begun::BodyNumber,
     pool::{Budget, Buffer, NoBuffer, Pool, Purchase},
 };
@@ -39,9 +40,9 @@ pub(crate) struct LargeBodies<N: Nic> {
 }
 
 impl<N: Nic> LargeBodies<N> {
-    pub(crate) fn new(budget: &Rc<Budget>) -> Self {
+    pub(crate) fn new(config: &Config, budget: &Rc<Budget>) -> Self {
         Self {
-            lent: Pool::new(Access::REMOTE_READ, budget),
+            lent: Pool::new(config.access(Access::REMOTE_READ), budget),
             lent_requests: BTreeMap::new(),
             lent_responses: BTreeMap::new(),
             begun_responses: BTreeMap::new(),

@@ -23,7 +23,7 @@ const GRH_BYTES: usize = 40;
 fn small_rings_come_back_as_large_as_they_were_made() {
     let nic = nic("small", None);
     let device = nic.device();
-    let request = CqRequest { log_entries: 0, cqe_bytes: 64 };
+    let request = CqRequest { log_entries: 0, cqe_bytes: 64, vector: 0 };
     let (cq, memory) = device.create_cq(&request, None).unwrap();
     assert_eq!(memory.log_entries, 1);
     let pd = device.alloc_pd().unwrap();

@@ -39,7 +39,7 @@ impl ByHand {
         let peer = End::new(&common::nic(name, None), Transport::Rc);
         let device = common::nic(name, Some(7)).device().clone();
         let pd = device.alloc_pd().unwrap();
-        let request = CqRequest { log_entries: 6, cqe_bytes: 64 };
+        let request = CqRequest { log_entries: 6, cqe_bytes: 64, vector: 0 };
         let (cq, _) = device.create_cq(&request, None).unwrap();
         let request = QpRequest {
             transport: Transport::Rc,
@@ -252,7 +252,7 @@ fn a_wqe_of_another_queue_pair_is_refused() {
 fn a_request_for_an_event_has_a_number_of_its_own() {
     let device = common::nic("arms", Some(7)).device().clone();
     let channel = device.create_channel().unwrap();
-    let request = CqRequest { log_entries: 6, cqe_bytes: 64 };
+    let request = CqRequest { log_entries: 6, cqe_bytes: 64, vector: 0 };
     let (mut cq, memory) = device.create_cq(&request, Some(&channel)).unwrap();
     let op_own = memory.ring.cast::<AtomicU64>().as_ptr().wrapping_add(7);
     // SAFETY: the last word of the first entry; the ring lives as long as `cq`.
@@ -286,7 +286,7 @@ fn a_request_for_an_event_has_a_number_of_its_own() {
 fn a_request_for_an_event_counts_no_event_that_was_not_raised() {
     let device = common::nic("ahead", Some(7)).device().clone();
     let channel = device.create_channel().unwrap();
-    let request = CqRequest { log_entries: 6, cqe_bytes: 64 };
+    let request = CqRequest { log_entries: 6, cqe_bytes: 64, vector: 0 };
     let (mut cq, memory) = device.create_cq(&request, Some(&channel)).unwrap();
     let op_own = memory.ring.cast::<AtomicU64>().as_ptr().wrapping_add(7);
     // SAFETY: the last word of the first entry; the ring lives as long as `cq`.

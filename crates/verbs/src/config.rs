@@ -12,13 +12,17 @@ pub struct CqConfig {
     /// Allow queues to attach whose completions might not all fit. The default refuses that at
     /// creation, because a CQ that overruns is dead.
     pub allow_overcommit: bool,
+    /// The completion vector, modulo those of the device: the interrupt that wakes a sleeper. Queues of
+    /// different threads are best on different ones, since a vector belongs to one core. NICs without
+    /// interrupts take no notice.
+    pub vector: u32,
 }
 
 impl CqConfig {
-    /// `entries` entries, never overcommitted.
+    /// `entries` entries, never overcommitted, on the first completion vector.
     #[must_use]
     pub const fn new(entries: u32) -> Self {
-        Self { entries, allow_overcommit: false }
+        Self { entries, allow_overcommit: false, vector: 0 }
     }
 }
 

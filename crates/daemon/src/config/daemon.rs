@@ -9,13 +9,13 @@ use rpc::TransportKind;
 use crate::{
     Limits, Rights, RightsError,
     config::table::{
-        BOOTSTRAP, BOOTSTRAP_TIMEOUT, BULK_BYTES, CALL_TIMEOUT, CALLER_BULK_BYTES,
+        ACK_TIMEOUT, BOOTSTRAP, BOOTSTRAP_TIMEOUT, BULK_BYTES, CALL_TIMEOUT, CALLER_BULK_BYTES,
         CALLER_HELD_BYTES, CALLER_LARGE_MEMORY_BYTES, CLIENTS_MAX, CLIENTS_PER_PROCESS,
-        CONTROL_TRAFFIC_CLASS, DEAD_AFTER, DEPTH, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT,
-        HEARTBEAT_INTERVAL, HELD_BYTES, LARGE_MEMORY_BYTES, MESSAGE_BYTES_MAX, RENDEZVOUS, RIGHTS,
-        RING_BYTES, SAMPLE_EVERY, SERVICE_HELD_BYTES, SERVICE_LARGE_MEMORY_BYTES, SERVICE_LEVEL,
-        SERVICES_PER_CLIENT, STALL_TIMEOUT, SUSPECT_AFTER, THREADS, TRAFFIC_CLASS, TRANSPORT,
-        TURN_BUDGET, WAIT,
+        CONTROL_TRAFFIC_CLASS, DCIS, DEAD_AFTER, DEPTH, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT,
+        HEARTBEAT_INTERVAL, HELD_BYTES, LARGE_MEMORY_BYTES, MESSAGE_BYTES_MAX, RELAXED_ORDERING,
+        RENDEZVOUS, RIGHTS, RING_BYTES, SAMPLE_EVERY, SERVICE_HELD_BYTES,
+        SERVICE_LARGE_MEMORY_BYTES, SERVICE_LEVEL, SERVICES_PER_CLIENT, STALL_TIMEOUT,
+        SUSPECT_AFTER, THREADS, TRAFFIC_CLASS, TRANSPORT, TURN_BUDGET, WAIT,
     },
 };
 
@@ -58,6 +58,12 @@ pub struct DaemonConfig {
     pub threads: u16,
     /// The transport of calls to other nodes.
     pub transport: TransportKind,
+    /// Initiators of each thread, with DC.
+    pub dcis: u16,
+    /// Wait for an acknowledgement of another node before the NIC sends again.
+    pub ack_timeout: Duration,
+    /// Whether writes of the NIC to rings and bodies may overtake each other on PCIe.
+    pub relaxed_ordering: bool,
     /// Ring that each other node writes into; a power of two.
     pub ring_bytes: usize,
     /// Service level of calls to other nodes.
@@ -211,6 +217,9 @@ impl DaemonConfig {
                 "dc" => TransportKind::Dc,
                 _ => TransportKind::Rc,
             },
+            dcis: narrow(settings, &DCIS),
+            ack_timeout: duration(&ACK_TIMEOUT),
+            relaxed_ordering: settings.text(&RELAXED_ORDERING) == "on",
             ring_bytes: narrow(settings, &RING_BYTES),
             service_level: narrow(settings, &SERVICE_LEVEL),
             traffic_class: narrow(settings, &TRAFFIC_CLASS),

@@ -120,8 +120,36 @@ pub const TRANSPORT: Knob = Knob {
     env: "COPYRPC_TRANSPORT",
     kind: KnobKind::Choice(&["rc", "dc"]),
     default: "rc",
-    meaning: "What carries calls to other nodes: a queue pair for each (`rc`), or one initiator and one target \
+    meaning: "What carries calls to other nodes: a queue pair for each (`rc`), or a few initiators and one target \
               for all (`dc`); the same on all nodes of a job",
+};
+
+/// Initiators of DC.
+pub const DCIS: Knob = Knob {
+    env: "COPYRPC_DCIS",
+    kind: KnobKind::Count { min: 1, max: 256 },
+    default: "8",
+    meaning: "With `dc`: initiators of each thread. One serves one node at a time and turns to the next when all \
+              is acknowledged; no more are made than there are nodes",
+};
+
+/// Wait for an acknowledgement.
+pub const ACK_TIMEOUT: Knob = Knob {
+    env: "COPYRPC_ACK_TIMEOUT",
+    kind: KnobKind::Duration { min_ns: 4096, max_ns: 8 * S },
+    default: "67ms",
+    meaning: "Wait for the acknowledgement of another node before the NIC sends again, eight times at most: 4096 ns \
+              times a power of two, else the next longer one. Adapters have a least value, and wait up to four times \
+              as long. On lossy RoCE a lost last packet costs this much",
+};
+
+/// Order of the NIC's writes to memory.
+pub const RELAXED_ORDERING: Knob = Knob {
+    env: "COPYRPC_RELAXED_ORDERING",
+    kind: KnobKind::Choice(&["on", "off"]),
+    default: "on",
+    meaning: "Lets writes of the NIC to rings and bodies overtake each other on PCIe: on some processors (AMD EPYC, \
+              A64FX) and in virtual machines they are slow without. Nothing is read before its completion",
 };
 
 /// Size of the ring for each peer.
@@ -369,6 +397,9 @@ pub const KNOBS: &[Knob] = &[
     HANDSHAKE_TIMEOUT,
     THREADS,
     TRANSPORT,
+    DCIS,
+    ACK_TIMEOUT,
+    RELAXED_ORDERING,
     RING_BYTES,
     SERVICE_LEVEL,
     TRAFFIC_CLASS,

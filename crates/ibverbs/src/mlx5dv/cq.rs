@@ -84,7 +84,7 @@ fn create(
         cqe: ((1u32 << request.log_entries) - 1).max(1),
         cq_context: ptr::from_ref(armed).cast_mut().cast::<c_void>(),
         channel: channel.map_or(ptr::null_mut(), ChannelShared::raw),
-        comp_vector: 0,
+        comp_vector: device.context.completion_vector(request.vector).cast_unsigned(),
         wc_flags: 0,
         comp_mask: 0,
         flags: 0,

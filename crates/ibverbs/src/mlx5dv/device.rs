@@ -42,7 +42,7 @@ pub struct Device {
 ///
 /// [`OpenError`].
 pub fn open(config: &Config) -> Result<Device, OpenError> {
-    check_environment(|name| env::var_os(name))
+    check_environment(env::consts::ARCH, |name| env::var_os(name))
         .map_err(|error| OpenError::Environment { cause: error.to_string() })?;
     let verbs = crate::api::Api::load()?;
     let api = Api::load()?;
@@ -98,7 +98,8 @@ impl Device {
     /// Makes one of each queue, so that what libmlx5 lays out in a way that the driver does not know is told now.
     fn probe(&self) -> Result<Probed, CreateError> {
         use mlx5::device::Device as _;
-        let (cq, _) = self.create_cq(&CqRequest { log_entries: 2, cqe_bytes: 64 }, None)?;
+        let (cq, _) =
+            self.create_cq(&CqRequest { log_entries: 2, cqe_bytes: 64, vector: 0 }, None)?;
         let request = |transport| QpRequest::<Self> {
             transport,
             send_cq: &cq,

@@ -124,7 +124,8 @@ impl LibraryInitiator {
     /// [`CreateError`].
     pub fn new(device: &Device, steps: &[Transition]) -> Result<Self, CreateError> {
         let pd = device.alloc_pd()?;
-        let (cq, _) = device.create_cq(&CqRequest { log_entries: 8, cqe_bytes: 64 }, None)?;
+        let (cq, _) =
+            device.create_cq(&CqRequest { log_entries: 8, cqe_bytes: 64, vector: 0 }, None)?;
         let request = QpRequest::<Device> {
             transport: Transport::Dci,
             send_cq: &cq,

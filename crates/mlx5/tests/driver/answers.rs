@@ -1,5 +1,7 @@
 //! Devices that make more than they are asked for, or something else.
 
+use std::env;
+
 use copyrpc_mlx5::{Nic, device::check_environment};
 use verbs::{
     CompletionQueue as _, CqConfig, CreateError, Nic as _, Op, Payload, PostRecvError,
@@ -124,11 +126,19 @@ fn entries_of_another_size_are_refused() {
 
 #[test]
 fn an_environment_that_changes_layouts_is_refused() {
-    assert_eq!(check_environment(|_| None::<()>), Ok(()));
+    assert_eq!(check_environment(env::consts::ARCH, |_| None::<()>), Ok(()));
     for name in ["MLX5_QP_SIGNATURE", "MLX5_SRQ_SIGNATURE", "MLX5_CQE_SIZE"] {
-        let error = check_environment(|asked| (asked == name).then_some("1")).unwrap_err();
+        let error =
+            check_environment("x86_64", |asked| (asked == name).then_some("1")).unwrap_err();
         assert!(matches!(error, CreateError::System { .. }) && error.to_string().contains(name));
     }
+}
+
+#[test]
+fn a_processor_with_unknown_barriers_is_refused() {
+    let refused = check_environment("riscv64", |_| None::<()>).unwrap_err();
+    assert!(refused.to_string().contains("riscv64"), "{refused}");
+    assert_eq!(check_environment("aarch64", |_| None::<()>), Ok(()));
 }
 
 /// Queue pairs of one register write its halves in turns, whoever writes; and with a register that takes

@@ -54,6 +54,7 @@ impl<N: Nic> Worker<N> {
         len_bytes: usize,
     ) -> Result<LocalRegion<N>, MemoryError> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let access = self.config().access(access);
         let mr = self.nic().register_memfd(self.resources.pd(), fd, len_bytes, access)?;
         Ok(LocalRegion { mr: std::rc::Rc::new(mr) })
     }
@@ -271,10 +272,11 @@ impl<N: Nic> Worker<N> {
         };
         let Some(queue) = send.queue(index) else { return Ok(()) };
         let to = live.remote.destination();
-        let posted = transfers.post(key, resources.message_bytes_max(), |op, offset_bytes| {
-            let request = SendRequest { op, flags: SendFlags::SIGNALED, to };
-            queue.post(&request, id, What::Piece(Piece { transfer: key, offset_bytes }), true)
-        });
+        let posted =
+            transfers.post(key, index, resources.message_bytes_max(), |op, offset_bytes| {
+                let request = SendRequest { op, flags: SendFlags::SIGNALED, to };
+                queue.post(&request, id, What::Piece(Piece { transfer: key, offset_bytes }), true)
+            });
         if queue.is_unrung() {
             send.ring_later(index);
         }

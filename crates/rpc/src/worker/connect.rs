@@ -110,7 +110,7 @@ impl<N: Nic> Worker<N> {
             connection,
             remote: RemoteRing::new(contact.ring, mirror, inline_bytes_max, destination),
             lid,
-            bodies: LargeBodies::new(&self.budget),
+            bodies: LargeBodies::new(self.config(), &self.budget),
             probe: Probe::default(),
         };
         let Some(peer) = self.peer(id) else { return Err(ConnectError::NotInvited) };

@@ -22,6 +22,7 @@ mod completions;
 mod connect;
 mod dispatch;
 mod flush;
+mod in_flight;
 mod leases;
 mod notices;
 mod peers;
@@ -122,7 +123,7 @@ impl<N: Nic> Worker<N> {
             receive: resources.create_receive_side()?,
             peers: PeerTable::new(config.peers_max),
             transfers: Transfers::new(),
-            landing: Pool::new(Access::LOCAL_WRITE, &budget),
+            landing: Pool::new(config.access(Access::LOCAL_WRITE), &budget),
             budget,
             tokens: DroppedTokens::default(),
             begun_calls: EndedCalls::default(),

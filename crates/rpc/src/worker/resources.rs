@@ -4,9 +4,8 @@ use core::time::Duration;
 
 use proto::copyrpc::{CREDIT_BYTES, Features, Geometry, Hello};
 use verbs::{
-    Access, CqConfig, CreateError, DcKey, InitAttr, MemoryError, ModifyError, Nic, Psn, QKey,
-    QpConfig, QueuePair as _, RcPeer, RecvSize, RnrTimer, RtrAttr, RtsAttr, SendSize, Transition,
-    Transport,
+    Access, CreateError, DcKey, InitAttr, MemoryError, ModifyError, Nic, Psn, QKey, QpConfig,
+    QueuePair as _, RcPeer, RecvSize, RnrTimer, RtrAttr, RtsAttr, SendSize, Transition, Transport,
 };
 
 use super::{receive::ReceiveSide, send::SendSide};
@@ -108,7 +107,7 @@ impl<N: Nic> Resources<N> {
     }
 
     pub(super) fn register(&self, len_bytes: usize, access: Access) -> Result<N::Mr, MemoryError> {
-        self.nic.alloc_mr(&self.pd, len_bytes, access)
+        self.nic.alloc_mr(&self.pd, len_bytes, self.config.access(access))
     }
 
     // Completion queues, which are never overcommitted: whatever can be outstanding has an entry
@@ -116,7 +115,7 @@ impl<N: Nic> Resources<N> {
 
     pub(super) fn create_send_cq(&self) -> Result<N::Cq, CreateError> {
         let entries = u32::from(self.config.send_queues()) * u32::from(self.config.sends);
-        self.nic.create_cq(&CqConfig::new(entries), self.channel.as_ref())
+        self.nic.create_cq(&self.config.cq(entries), self.channel.as_ref())
     }
 
     /// The receiving half. DC: with a target that takes requests from now on.
@@ -125,7 +124,7 @@ impl<N: Nic> Resources<N> {
         let queues = if config.is_shared() { 1 } else { config.peers_max };
         let entries = self.receive_entries();
         let cq_entries = u32::from(queues) * u32::from(entries.next_power_of_two());
-        let cq = self.nic.create_cq(&CqConfig::new(cq_entries), self.channel.as_ref())?;
+        let cq = self.nic.create_cq(&config.cq(cq_entries), self.channel.as_ref())?;
         let shared = if config.is_shared() {
             let mut receives = SharedReceives::new(&self.nic, &self.pd, entries)?;
             receives.fill()?;

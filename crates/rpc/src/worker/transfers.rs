@@ -10,7 +10,7 @@ use proto::copyrpc::{CallId, RequestId};
 use slots::{Key, SlotTable};
 use verbs::{Nic, Op, Payload, RemoteSlice, Sge};
 
-use super::{BodyStats, spares::Spares};
+use super::{BodyStats, in_flight::InFlight, spares::Spares};
 use crate::{BodyPiece, LocalRegion, PeerId, Range, pool::Buffer, queue::Piece};
 
 /// Longest piece: beyond, another one costs less than a hundredth.
@@ -18,9 +18,6 @@ pub(super) const PIECE_BYTES_MAX: usize = 128 << 10;
 
 /// Pieces of one transfer that are outstanding at a time.
 const PIECES_EACH: u32 = 4;
-
-/// Pieces of all transfers that are outstanding at a time: no more READs than a NIC can have.
-const PIECES_MAX: usize = 16;
 
 /// A READ or WRITE that was posted, or waits to be, and the memory that the NIC uses until it
 /// completes.
@@ -32,6 +29,10 @@ pub(super) struct Transfer<N: Nic> {
     next_bytes: Option<usize>,
     /// Pieces that were posted and have not ended.
     outstanding: u32,
+    /// Their bytes.
+    outstanding_bytes: usize,
+    /// The send queue that they are in.
+    queue: u16,
     /// It ends without success when its pieces have.
     is_given_up: bool,
     /// Private copy of a body, made piece by piece while each is warm. It may be longer.
@@ -65,8 +66,17 @@ impl<N: Nic> Transfer<N> {
         purpose: Purpose<N>,
         body: Vec<u8>,
     ) -> Self {
-        let (next_bytes, outstanding, is_given_up) = (Some(0), 0, false);
-        Self { peer, remote, purpose, next_bytes, outstanding, is_given_up, body }
+        Self {
+            peer,
+            remote,
+            purpose,
+            next_bytes: Some(0),
+            outstanding: 0,
+            outstanding_bytes: 0,
+            queue: 0,
+            is_given_up: false,
+            body,
+        }
     }
 
     pub(super) fn peer(&self) -> PeerId {
@@ -128,20 +138,18 @@ impl<N: Nic> Transfer<N> {
 
     /// Posts pieces of up to `piece_bytes_max` until all are posted, as many are outstanding as may be, or
     /// one is refused.
-    pub(super) fn post<E>(
+    fn post<E>(
         &mut self,
         piece_bytes_max: usize,
-        pieces_max: usize,
+        in_flight: &mut InFlight,
         mut post: impl FnMut(Op<'_>, usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        let pieces_max = u32::try_from(pieces_max).unwrap_or(u32::MAX);
-        let outstanding_max = PIECES_EACH.min(self.outstanding.saturating_add(pieces_max));
         while let Some(offset_bytes) = self.next_bytes {
-            if self.outstanding >= outstanding_max {
-                break;
-            }
             let left_bytes = self.len_bytes() - offset_bytes;
             let piece_bytes = left_bytes.min(piece_bytes_max);
+            if self.outstanding >= PIECES_EACH || !in_flight.has_room(self.queue, piece_bytes) {
+                break;
+            }
             let sges = [self.sge(offset_bytes, piece_bytes)];
             let RemoteSlice { addr, rkey } = self.remote;
             let remote = RemoteSlice { addr: addr + offset_bytes as u64, rkey };
@@ -152,10 +160,20 @@ impl<N: Nic> Transfer<N> {
                 _ => Op::Read { remote, into: &sges },
             };
             post(op, offset_bytes)?;
+            in_flight.add(self.queue, piece_bytes);
             self.outstanding += 1;
+            self.outstanding_bytes += piece_bytes;
             self.next_bytes = (piece_bytes < left_bytes).then_some(offset_bytes + piece_bytes);
         }
         Ok(())
+    }
+
+    /// A piece has ended, or was never started.
+    fn end(&mut self, offset_bytes: usize, piece_bytes_max: usize, in_flight: &mut InFlight) {
+        let piece_bytes = (self.len_bytes() - offset_bytes).min(piece_bytes_max);
+        self.outstanding -= 1;
+        self.outstanding_bytes -= piece_bytes;
+        in_flight.remove(self.queue, 1, piece_bytes);
     }
 
     fn sge(&self, offset_bytes: usize, len_bytes: usize) -> Sge {
@@ -177,7 +195,7 @@ pub(super) struct Transfers<N: Nic> {
     /// One-sided accesses among them.
     accesses: usize,
     /// Pieces of all of them that were posted and have not ended.
-    outstanding: usize,
+    in_flight: InFlight,
     /// Transfers that found no space in a queue. Their keys may be of transfers that ended meanwhile.
     unposted: VecDeque<Key>,
     /// Pieces that have arrived and were not looked at. Their transfers may have been given up meanwhile.
@@ -195,7 +213,7 @@ impl<N: Nic> Transfers<N> {
         Self {
             table: SlotTable::default(),
             accesses: 0,
-            outstanding: 0,
+            in_flight: InFlight::default(),
             unposted: VecDeque::new(),
             arrived: VecDeque::new(),
             ended: VecDeque::new(),
@@ -226,7 +244,8 @@ impl<N: Nic> Transfers<N> {
     /// Takes a transfer whose memory the NIC does not use any more.
     pub(super) fn take(&mut self, key: Key) -> Option<Transfer<N>> {
         let transfer = self.table.remove(key)?;
-        self.outstanding -= transfer.outstanding as usize;
+        let &Transfer { queue, outstanding, outstanding_bytes, .. } = &transfer;
+        self.in_flight.remove(queue, outstanding, outstanding_bytes);
         self.accesses -= usize::from(matches!(transfer.purpose, Purpose::Access(_)));
         Some(transfer)
     }
@@ -248,24 +267,25 @@ impl<N: Nic> Transfers<N> {
         self.unposted.pop_front()
     }
 
-    /// Posts pieces of a transfer, as many as may be outstanding.
+    /// Posts pieces of a transfer to the send queue of its peer, as many as may be outstanding.
     pub(super) fn post<E>(
         &mut self,
         key: Key,
+        queue: u16,
         message_bytes_max: usize,
         post: impl FnMut(Op<'_>, usize) -> Result<(), E>,
     ) -> Result<(), E> {
         let Some(transfer) = self.table.get_mut(key) else { return Ok(()) };
-        let (before, left) = (transfer.outstanding, PIECES_MAX.saturating_sub(self.outstanding));
+        let before = transfer.outstanding;
         let from_bytes = transfer.next_bytes;
         self.piece_bytes_max = message_bytes_max.min(PIECE_BYTES_MAX);
-        let posted = transfer.post(self.piece_bytes_max, left, post);
+        transfer.queue = queue;
+        let posted = transfer.post(self.piece_bytes_max, &mut self.in_flight, post);
         let pieces = transfer.outstanding - before;
-        self.outstanding += pieces as usize;
         let to_bytes = transfer.next_bytes.unwrap_or(transfer.len_bytes());
         self.stats.pieces += u64::from(pieces);
         self.stats.moved_bytes += (to_bytes - from_bytes.unwrap_or(to_bytes)) as u64;
-        self.stats.outstanding_max = self.stats.outstanding_max.max(self.outstanding as u64);
+        self.stats.outstanding_max = self.stats.outstanding_max.max(self.in_flight.pieces() as u64);
         if posted.is_ok() && transfer.is_stalled() {
             self.post_later(key);
         }
@@ -293,7 +313,7 @@ impl<N: Nic> Transfers<N> {
 
     /// Counts a poll in which no piece has ended, if some are outstanding.
     pub(super) fn count_poll_in_vain(&mut self) {
-        self.stats.polls_in_vain += u64::from(self.outstanding > 0);
+        self.stats.polls_in_vain += u64::from(self.in_flight.pieces() > 0);
     }
 
     /// Takes the next piece that has arrived, if there is one: copies it, or returns it with its peer and call, if a
@@ -324,8 +344,7 @@ impl<N: Nic> Transfers<N> {
         if !transfer.is_given_up {
             self.arrived.push_back(piece);
         }
-        transfer.outstanding -= 1;
-        self.outstanding -= 1;
+        transfer.end(piece.offset_bytes, self.piece_bytes_max, &mut self.in_flight);
         if transfer.next_bytes.is_some() && !transfer.is_given_up {
             self.post_later(piece.transfer);
         } else if transfer.outstanding == 0 {
@@ -336,8 +355,7 @@ impl<N: Nic> Transfers<N> {
     /// The NIC never started a piece, which is to be posted again.
     pub(super) fn returned(&mut self, piece: Piece) {
         let Some(transfer) = self.table.get_mut(piece.transfer) else { return };
-        transfer.outstanding -= 1;
-        self.outstanding -= 1;
+        transfer.end(piece.offset_bytes, self.piece_bytes_max, &mut self.in_flight);
         let next_bytes = transfer.next_bytes.unwrap_or(usize::MAX);
         transfer.next_bytes = Some(next_bytes.min(piece.offset_bytes));
     }

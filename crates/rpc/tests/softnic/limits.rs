@@ -166,8 +166,33 @@ fn bodies_that_are_under_way_again_register_nothing() {
         let log = end.log.borrow();
         let rights = &log.registered[joined..];
         assert!((2..=12).contains(&rights.len()), "{rights:?}");
-        let is_either = |&rights| [Access::LOCAL_WRITE, Access::REMOTE_READ].contains(&rights);
+        let is_either = |&rights| {
+            [Access::LOCAL_WRITE, Access::REMOTE_READ]
+                .contains(&(rights - Access::RELAXED_ORDERING))
+        };
         assert!(rights.iter().all(is_either), "{rights:?}");
+    }
+}
+
+/// Rings, bodies and exposed memory alike.
+#[test]
+fn all_memory_is_registered_with_the_ordering_of_the_settings() {
+    for relaxed_ordering in [true, false] {
+        let config = Config { relaxed_ordering, ..tight() };
+        let [mut a, mut b] = pair(&config, |_, _| {});
+        let [to_b, _] = join(&mut a, &mut b).unwrap();
+        let exposed = b.worker.expose(64).unwrap();
+        let (mut now_ns, sent) = (0, body(3, 20_000));
+        let call = Call { timeout: Duration::from_secs(60), ..Call::default() };
+        a.worker.call(to_b, &call, &sent).unwrap();
+        until([&mut a, &mut b], &mut now_ns, |ends| ends[0].program.ended.len() == 1);
+        drop(exposed);
+        for end in [&a, &b] {
+            let log = end.log.borrow();
+            assert!(log.registered.len() > 2);
+            let is_set = |rights: &Access| rights.contains(Access::RELAXED_ORDERING);
+            assert!(log.registered.iter().all(|it| is_set(it) == relaxed_ordering));
+        }
     }
 }
 
