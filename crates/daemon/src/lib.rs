@@ -73,6 +73,7 @@ pub use client_port::{
 };
 pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
 pub use descriptors::DescriptorShares;
+pub use dispatcher::ReplyHold;
 pub use limits::Limits;
 pub use members::OfferError;
 pub use nic_identity::NicIdentity;
@@ -248,8 +249,14 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         let replies = port.replies();
         let mut handler = PollHandler { dispatcher, replies, watch, scratch, has_posted: false };
         self.handled += worker.poll(now_ns, &mut handler);
-        let phases: &[_] =
-            if handler.has_posted { &[Phase::Post] } else { &[Phase::Nic, Phase::Post] };
+        let has_posted = handler.has_posted;
+        if let Some(holding) = &mut dispatcher.holding {
+            if has_posted {
+                holding.posted(now_ns);
+            }
+            dispatcher.release_replies(replies);
+        }
+        let phases: &[_] = if has_posted { &[Phase::Post] } else { &[Phase::Nic, Phase::Post] };
         watch.ended(&mut dispatcher.tally, phases);
         let arrivals = worker.stats().arrivals;
         let came = arrivals - std::mem::replace(&mut self.arrivals, arrivals);
@@ -303,11 +310,31 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     pub fn expects_answers(&self, now_ns: u64) -> bool {
         let is_fresh = self.idle_ns.is_none_or(|since_ns| now_ns < since_ns + PATIENCE_NS);
         let dispatcher = &self.dispatcher;
-        is_fresh
-            && dispatcher.answered_inline() < INLINE_BURST
-            && dispatcher.thread_handle.is_alone()
-            && dispatcher.is_calling()
-            && !dispatcher.is_served_elsewhere()
+        // Nobody says when what waits has waited long enough.
+        dispatcher.holds_replies()
+            || is_fresh
+                && dispatcher.answered_inline() < INLINE_BURST
+                && dispatcher.thread_handle.is_alone()
+                && dispatcher.is_calling()
+                && !dispatcher.is_served_elsewhere()
+    }
+
+    /// What was counted so far, published or not.
+    #[must_use]
+    pub fn total(&self, counter: Counter) -> u64 {
+        self.dispatcher.tally.total(counter)
+    }
+
+    /// Time of a part of the loop in the turns that were timed so far.
+    #[must_use]
+    pub fn phase_ns(&self, phase: Phase) -> u64 {
+        self.dispatcher.tally.phase_ns(phase)
+    }
+
+    /// Lets answers of other nodes wait for each other before clients of this thread get them: for research.
+    pub fn hold_replies(&mut self, policy: ReplyHold) {
+        let nodes = self.links.count() + 1;
+        self.dispatcher.hold_replies(policy, nodes);
     }
 
     /// Adds the connections' counters since the last look.
@@ -325,6 +352,8 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             let tally = &mut dispatcher.tally;
             let batches = now.batches_out - before.batches_out;
             tally.add(Counter::Flushes, batches);
+            tally.add(Counter::BatchesIn, now.batches_in - before.batches_in);
+            tally.add(Counter::Credits, now.credits_out - before.credits_out);
             tally.add(Counter::RingFull, now.ring_full - before.ring_full);
             let messages = now.messages_out - before.messages_out;
             let means = [

@@ -189,7 +189,9 @@ impl<N: Nic> Daemon<N, IpcPort, UdpControl> {
 
     /// Arms all that wakes, and looks once more: what came before is not announced.
     fn may_sleep(&mut self) -> bool {
-        if !self.port.server.arm() || self.worker.arm().is_err() {
+        // Nobody says when what waits has waited long enough.
+        if self.dispatcher.holds_replies() || !self.port.server.arm() || self.worker.arm().is_err()
+        {
             return false;
         }
         let Self { worker, dispatcher, port, watch, scratch, .. } = self;

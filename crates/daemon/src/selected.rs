@@ -9,7 +9,9 @@ use rpc::Config as WorkerConfig;
 use verbs::Nic;
 
 use crate::{
-    Daemon, IpcPort, NicIdentity, Parts, ServeError, Services, Serving, UdpControl, serve_threads,
+    Daemon, IpcPort, NicIdentity, Parts, ReplyHold, ServeError, Services, Serving, UdpControl,
+    metrics::{Counter, Phase},
+    serve_threads,
 };
 
 /// Makes the services of a thread, by its number.
@@ -81,6 +83,14 @@ pub trait SelectedDaemon {
     fn worker_stats(&self) -> rpc::Stats;
     /// [`Daemon::copied_bytes`]
     fn copied_bytes(&self) -> u64;
+    /// [`Daemon::total`]
+    fn total(&self, counter: Counter) -> u64;
+    /// [`Daemon::phase_ns`]
+    fn phase_ns(&self, phase: Phase) -> u64;
+    /// [`Daemon::outstanding`]
+    fn outstanding(&self) -> usize;
+    /// [`Daemon::hold_replies`]
+    fn hold_replies(&mut self, policy: ReplyHold);
 }
 
 impl<N: Nic> SelectedDaemon for Daemon<N, IpcPort, UdpControl> {
@@ -110,6 +120,22 @@ impl<N: Nic> SelectedDaemon for Daemon<N, IpcPort, UdpControl> {
 
     fn copied_bytes(&self) -> u64 {
         self.copied_bytes()
+    }
+
+    fn total(&self, counter: Counter) -> u64 {
+        self.total(counter)
+    }
+
+    fn phase_ns(&self, phase: Phase) -> u64 {
+        self.phase_ns(phase)
+    }
+
+    fn outstanding(&self) -> usize {
+        self.outstanding()
+    }
+
+    fn hold_replies(&mut self, policy: ReplyHold) {
+        self.hold_replies(policy);
     }
 }
 

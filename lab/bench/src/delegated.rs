@@ -463,7 +463,10 @@ mod tests {
             for shape in [Shape::RoundTrip, Shape::Window, Shape::Tail] {
                 number += 1;
                 let calls = DelegatedCalls { answer_bytes: 1 << 20, answers, is_local, shape };
-                runs(calls, &SamplePlan { count: 20, number, folder: folder.clone() });
+                runs(
+                    calls,
+                    &SamplePlan { count: 20, number, folder: folder.clone(), cores: Vec::new() },
+                );
             }
         }
         fs::remove_dir_all(folder).unwrap();

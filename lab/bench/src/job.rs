@@ -7,8 +7,15 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::sample::{Measured, Ready, SamplePlan};
 use crate::{
-    by_protocol::ProtocolCalls, calls::Calls, delegated::DelegatedCalls, error::Error,
-    limit::SharedLimit, shared_words::SharedWords, traffic::Traffic, workers::WorkerCalls,
+    by_protocol::ProtocolCalls,
+    calls::Calls,
+    dc_reads::{self, DcReads},
+    delegated::DelegatedCalls,
+    error::Error,
+    limit::SharedLimit,
+    shared_words::SharedWords,
+    traffic::Traffic,
+    workers::WorkerCalls,
 };
 
 /// What both processes do. A new way to call is a variant here, an arm of each `match` below, and cells in a plan.
@@ -27,6 +34,8 @@ pub enum Job {
     Delegated(DelegatedCalls),
     /// Over any of the protocols.
     Protocol(ProtocolCalls),
+    /// READs over DC.
+    DcReads(DcReads),
 }
 
 /// One side of the traffic and of the calls on a NIC, whatever that is: what the two processes hold.
@@ -91,7 +100,7 @@ pub(crate) type NicOrNone = Option<Box<dyn NicSide>>;
 impl Job {
     /// Whether the two sides must tell each other how to connect first.
     pub(crate) fn needs_nic(&self) -> bool {
-        matches!(self, Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_))
+        matches!(self, Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) | Self::DcReads(_))
     }
 
     /// Whether the responder cannot say how to connect before the initiator has.
@@ -110,7 +119,7 @@ impl Job {
             Self::Limit(limit) => Ok(limit.initiate(shared, sample.count)?.into()),
             Self::Calls(calls) => Ok(calls.initiate(shared, sample)?.into()),
             Self::Delegated(calls) => Ok(calls.initiate(shared, sample)?.into()),
-            Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) => {
+            Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) | Self::DcReads(_) => {
                 nic.as_mut().ok_or(Error::NoNic)?.initiate(self, shared, sample)
             }
         }
@@ -131,7 +140,7 @@ impl Job {
             }
             Self::Calls(calls) => calls.respond(shared, sample, ready),
             Self::Delegated(calls) => calls.respond(shared, sample, ready),
-            Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) => {
+            Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) | Self::DcReads(_) => {
                 nic.as_mut().ok_or(Error::NoNic)?.respond(self, shared, sample, ready)
             }
         }
@@ -145,6 +154,7 @@ impl Job {
             Self::Delegated(calls) => calls.len_bytes(),
             Self::Worker(calls) => calls.len_bytes,
             Self::Protocol(calls) => calls.len_bytes,
+            Self::DcReads(_) => dc_reads::READ_BYTES,
             Self::Limit(_) => 0,
         }
     }
@@ -152,6 +162,9 @@ impl Job {
     /// Time per message or call, in ns, of a sample whose number was `value`.
     pub(crate) fn message_ns(&self, metric: Metric, value: f64) -> f64 {
         let silence_ns = if let Self::Calls(calls) = self { calls.silence_ns() } else { 0.0 };
-        metric.each_ns(value, self.len_bytes()) + silence_ns
+        // Of READs in flight at a time, one is complete after each such part of the time of one.
+        let in_flight =
+            if let Self::DcReads(reads) = self { reads.latencies_at_a_time() } else { 1.0 };
+        metric.each_ns(value, self.len_bytes()) / in_flight + silence_ns
     }
 }

@@ -7,6 +7,7 @@
 //! job           what both processes do in one sample: here a new way to call is added
 //! nic           both kinds of work on one NIC: traffic and workers
 //! by_protocol   what a caller and a server of any protocol call and answer
+//! dc_reads      READs over DC: windows, initiators, targets
 //! workers       what two workers of `rpc` call and answer
 //! series        the numbered calls of one sample of these two, and whether answers are right
 //! traffic       what two processes send each other over any `verbs::Nic`
@@ -27,6 +28,8 @@
 
 pub mod by_protocol;
 pub mod calls;
+pub mod dc_plan;
+pub mod dc_reads;
 pub mod delegated;
 mod error;
 pub mod job;

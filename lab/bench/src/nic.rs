@@ -7,6 +7,7 @@ use verbs::Nic;
 
 use crate::{
     by_protocol::ProtocolSide,
+    dc_reads::DcSide,
     error::Error,
     job::{Job, Measured, NicSide, Ready, SamplePlan},
     shared_words::SharedWords,
@@ -20,6 +21,7 @@ pub struct NicWork<N: Nic, F> {
     links: Links<N>,
     opened: Option<Opened<N>>,
     side: Option<ProtocolSide<N>>,
+    dc_side: Option<DcSide<N>>,
 }
 
 impl<N: Nic, F: Fn() -> Result<N, String>> NicWork<N, F> {
@@ -30,7 +32,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicWork<N, F> {
     /// [`Error`].
     pub fn new(open_nic: F) -> Result<Self, Error> {
         let links = Links::create(open_port(&open_nic)?)?;
-        Ok(Self { open_nic, links, opened: None, side: None })
+        Ok(Self { open_nic, links, opened: None, side: None, dc_side: None })
     }
 }
 
@@ -42,6 +44,12 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicSide for NicWork<N, F> {
     fn open(&mut self, job: &Job) -> Result<Vec<String>, Error> {
         let calls = match job {
             Job::Worker(calls) => calls,
+            Job::DcReads(reads) => {
+                self.dc_side = None;
+                let (side, told) = DcSide::open(open_port(&self.open_nic)?, *reads)?;
+                self.dc_side = Some(side);
+                return Ok(told);
+            }
             Job::Protocol(calls) => {
                 self.side = None;
                 let (side, told) = ProtocolSide::open(open_port(&self.open_nic)?, calls)?;
@@ -60,6 +68,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicSide for NicWork<N, F> {
         match job {
             Job::Worker(_) => self.opened.as_mut().ok_or(Error::NoNic)?.connect(theirs),
             Job::Protocol(_) => self.side.as_mut().ok_or(Error::NoNic)?.connect(theirs),
+            Job::DcReads(_) => self.dc_side.as_mut().ok_or(Error::NoNic)?.connect(theirs),
             _ => self.links.connect(theirs),
         }
     }
@@ -87,6 +96,10 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicSide for NicWork<N, F> {
             Job::Worker(calls) => {
                 self.opened.take().ok_or(Error::NoNic)?.initiate(calls, shared, sample)
             }
+            Job::DcReads(_) => {
+                let side = self.dc_side.take().ok_or(Error::NoNic)?;
+                Ok(side.initiate(shared, sample)?.into())
+            }
             Job::Protocol(calls) => {
                 let side = self.side.take().ok_or(Error::NoNic)?;
                 Ok(side.initiate(calls, shared, sample)?.into())
@@ -106,6 +119,9 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicSide for NicWork<N, F> {
             Job::Traffic(traffic) => traffic.respond(&mut self.links, shared, sample, ready),
             Job::Worker(calls) => {
                 self.opened.take().ok_or(Error::NoNic)?.respond(calls, shared, sample, ready)
+            }
+            Job::DcReads(_) => {
+                self.dc_side.take().ok_or(Error::NoNic)?.respond(shared, sample, ready)
             }
             Job::Protocol(_) => {
                 self.side.take().ok_or(Error::NoNic)?.respond(shared, sample, ready)

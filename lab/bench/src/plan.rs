@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::{
-    calls::{Calls, Shape},
+    calls::{Calls, DEPTH, Shape},
     delegated::{self, ANSWER_BYTES_MAX, DelegatedCalls, LongService},
     job::Job,
     limit::{COPY_WINDOW_BYTES, SharedLimit},
@@ -15,8 +15,8 @@ use crate::{
     traffic::{LinkKind, OneWay, Remote, RoundTrip, SMALL_BYTES, Traffic, Verb},
     workers::{
         WorkerCalls,
-        matrix::{LOADS, name_of},
-        switches::{Grid, Switches},
+        matrix::name_of,
+        switches::{CallLoad, Grid, Switches},
     },
 };
 
@@ -83,6 +83,15 @@ impl Measurement {
         if let Self::Together(job) = self { job.len_bytes() as u64 } else { 0 }
     }
 
+    /// Operations of a sample with this count; `None`: samples are as long as they are.
+    pub(crate) fn operations(&self, count: u64) -> Option<u64> {
+        match self {
+            Self::Threads | Self::Copy(_) => None,
+            Self::Together(Job::Limit(SharedLimit::RoundTrip { .. })) => None,
+            Self::Queue(_) | Self::Together(_) => Some(count),
+        }
+    }
+
     /// Time per operation, in ns, of a sample whose number was `value`; `None`: samples are as long as they are.
     pub(crate) fn message_ns(&self, metric: Metric, value: f64) -> Option<f64> {
         match self {
@@ -107,7 +116,8 @@ impl Planned {
     /// A cell that is compared with nothing.
     #[must_use]
     pub fn new(name: impl Into<String>, metric: Metric, measurement: Measurement) -> Self {
-        let cell = Cell { name: name.into(), metric, versus: None, floor: None, lines: None };
+        let (versus, floor, lines, reference) = (None, None, None, None);
+        let cell = Cell { name: name.into(), metric, versus, floor, lines, reference };
         Self { cell, measurement }
     }
 
@@ -302,12 +312,12 @@ pub fn rpc(quick: bool, grid: &Grid) -> Vec<Planned> {
                 WorkerCalls { switches, endpoints, depth, len_bytes, is_one_way, tail_beside };
             Measurement::Together(Job::Worker(calls))
         };
-        for (load, endpoints, depth) in LOADS {
+        for CallLoad { name: load, endpoints, depth } in &grid.loads {
             let (metric, raw, line) = match depth {
                 1 => (Metric::RoundTrip, RAW_ROUND_TRIP, LINE_ROUND_TRIP),
                 _ => (Metric::Rate, RAW_RATE, LINE_STREAM),
             };
-            let calls = calls(endpoints, depth, SMALL_BYTES, false);
+            let calls = calls(*endpoints, *depth, SMALL_BYTES, false);
             plan.push(Planned::new(name_of(load, &suffix), metric, calls).against(raw).floor(line));
         }
         plan.extend(tails(&switches, &suffix));
@@ -347,13 +357,51 @@ fn tails(switches: &Switches, suffix: &str) -> [Planned; 2] {
     ]
 }
 
-/// The cells of `bench ipc`, after what they are compared with.
+/// Clients of `bench ipc` and their calls in flight, of which every combination is measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpcGrid {
+    /// Clients; none given: as the table of cells has them.
+    pub clients: Vec<u16>,
+    /// Calls in flight of each.
+    pub depths: Vec<u16>,
+    /// Slots of the rings.
+    pub rings: Vec<u16>,
+}
+
+/// Cells of `grid`: clients that one thread polls in turn, and client processes.
+fn ipc_of_grid(grid: &IpcGrid) -> Vec<Planned> {
+    let or =
+        |values: &[u16], default| if values.is_empty() { vec![default] } else { values.to_vec() };
+    let mut cells = Vec::<Planned>::new();
+    for &ring in &or(&grid.rings, DEPTH) {
+        for &clients in &or(&grid.clients, 16) {
+            // More calls than the ring has slots for wait in the client.
+            let depths = or(&grid.depths, 1).into_iter().filter(|depth| *depth <= ring);
+            for shape in depths.flat_map(|depth| [Shape::Window(depth), Shape::Processes(depth)]) {
+                let mut planned = ipc_calls_in(56, clients, ring, shape);
+                if grid.rings.len() > 1 {
+                    planned.cell.name += &format!("/ring-{ring}");
+                }
+                if cells.iter().all(|cell| cell.cell.name != planned.cell.name) {
+                    cells.push(planned);
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// The cells of `bench ipc`, after what they are compared with; those of `grid` instead, if it has any.
 #[must_use]
-pub fn ipc(quick: bool) -> Vec<Planned> {
+pub fn ipc(quick: bool, grid: &IpcGrid) -> Vec<Planned> {
     let mut plan = references_of_lines();
     let slots = |in_flight| SharedLimit::Slots { in_flight };
     plan.push(limit(SLOT_ROUND_TRIP, Metric::RoundTrip, slots(1), 2.0).against(LINE_ROUND_TRIP));
     plan.push(limit(SLOT_RATE, Metric::Rate, slots(32), 2.0).against(LINE_STREAM));
+    if *grid != IpcGrid::default() {
+        plan.extend(ipc_of_grid(grid));
+        return plan;
+    }
     let sizes = sizes(quick).iter().map(|&bytes| bytes.min(IPC_BYTES_MAX)).collect::<Vec<_>>();
     plan.extend(copies(&sizes));
     for &len_bytes in &sizes {
@@ -369,13 +417,21 @@ pub fn ipc(quick: bool) -> Vec<Planned> {
     for &clients in clients {
         plan.extend([1, 4, 32].map(|depth| ipc_calls(56, clients, Shape::Window(depth))));
     }
+    let processes: &[u16] = if quick { &[4] } else { &[4, 16] };
+    for &clients in processes {
+        plan.extend([1, 4].map(|depth| ipc_calls(56, clients, Shape::Processes(depth))));
+    }
     plan.extend([8, 4096].map(|len_bytes| ipc_calls(len_bytes, 1, Shape::Window(32))));
     plan.push(ipc_calls(56, 1, Shape::AfterIdle));
     plan
 }
 
 fn ipc_calls(len_bytes: usize, clients: u16, shape: Shape) -> Planned {
-    let (calls, len) = (Calls { len_bytes, clients, shape }, size(len_bytes));
+    ipc_calls_in(len_bytes, clients, DEPTH, shape)
+}
+
+fn ipc_calls_in(len_bytes: usize, clients: u16, ring: u16, shape: Shape) -> Planned {
+    let (calls, len) = (Calls { len_bytes, clients, shape, ring }, size(len_bytes));
     let plan =
         |name: String, metric| Planned::new(name, metric, Measurement::Together(Job::Calls(calls)));
     match shape {
@@ -391,6 +447,11 @@ fn ipc_calls(len_bytes: usize, clients: u16, shape: Shape) -> Planned {
         }
         Shape::Window(depth) => {
             plan(format!("ipc/{clients}-clients/depth-{depth}/{len}"), Metric::Rate)
+                .lines(calls.lines())
+                .against(SLOT_RATE)
+        }
+        Shape::Processes(depth) => {
+            plan(format!("ipc/{clients}-processes/depth-{depth}/{len}"), Metric::Rate)
                 .lines(calls.lines())
                 .against(SLOT_RATE)
         }
@@ -461,14 +522,44 @@ mod tests {
 
     use super::*;
 
+    fn ipc_by_default(quick: bool) -> Vec<Planned> {
+        ipc(quick, &IpcGrid::default())
+    }
+
+    #[test]
+    fn a_grid_of_ipc_has_both_kinds_of_clients_and_no_more_calls_than_slots() {
+        let grid = IpcGrid { clients: vec![2], depths: vec![4, 32], rings: vec![8, 64] };
+        let plan = ipc(true, &grid);
+        let names = plan.iter().map(|planned| planned.cell.name.as_str());
+        let names = names.filter(|name| name.starts_with("ipc/")).collect::<Vec<_>>();
+        assert_eq!(
+            names,
+            [
+                "ipc/2-clients/depth-4/56B/ring-8",
+                "ipc/2-processes/depth-4/56B/ring-8",
+                "ipc/2-clients/depth-4/56B/ring-64",
+                "ipc/2-processes/depth-4/56B/ring-64",
+                "ipc/2-clients/depth-32/56B/ring-64",
+                "ipc/2-processes/depth-32/56B/ring-64",
+            ]
+        );
+    }
+
     fn rpc_by_default(quick: bool) -> Vec<Planned> {
         rpc(quick, &Grid::default())
     }
 
     #[test]
     fn names_are_unique_and_references_are_measured_in_the_same_run() {
-        let protocols = |quick| crate::protocol_plan::plan(quick, &protocols::Protocol::ALL);
-        let plans = [limits, verbs, ipc, inproc, daemons, rpc_by_default, protocols];
+        let protocols = |quick| {
+            let settings = Default::default();
+            crate::protocol_plan::plan(quick, &protocols::Protocol::ALL, &[], settings)
+        };
+        let dc = |quick| {
+            let cells = crate::dc_plan::dc_reads(quick, &Default::default());
+            [verbs(quick), cells].concat()
+        };
+        let plans = [limits, verbs, ipc_by_default, inproc, daemons, rpc_by_default, protocols, dc];
         for plan in plans.iter().flat_map(|plan| [plan(false), plan(true)]) {
             let names = plan.iter().map(|p| p.cell.name.as_str()).collect::<BTreeSet<_>>();
             assert_eq!(names.len(), plan.len());
@@ -502,7 +593,7 @@ mod tests {
                 assert!(has(&rpc_by_default(false), "rpc", len), "{shape} {len}");
                 let longest = size(IPC_BYTES_MAX);
                 let len = if len == "16MiB" { &longest } else { len };
-                assert!(has(&ipc(false), "ipc", len), "{shape} {len}");
+                assert!(has(&ipc_by_default(false), "ipc", len), "{shape} {len}");
             }
         }
     }

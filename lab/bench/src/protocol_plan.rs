@@ -3,7 +3,7 @@
 use protocols::Protocol;
 
 use crate::{
-    by_protocol::ProtocolCalls,
+    by_protocol::{ProtocolCalls, ScalerpcSettings},
     job::Job,
     plan::{
         LINE_ROUND_TRIP, LINE_STREAM, Measurement, Planned, RAW_RATE, RAW_ROUND_TRIP,
@@ -12,6 +12,7 @@ use crate::{
     },
     results::Metric,
     traffic::SMALL_BYTES,
+    workers::switches::CallLoad,
 };
 
 /// What eRPC is compared with.
@@ -26,9 +27,14 @@ const CLIENTS: [u16; 5] = [1, 10, 40, 120, 400];
 /// The same, to be quick.
 const CLIENTS_QUICK: [u16; 2] = [1, 40];
 
-/// The cells, after what they are compared with.
+/// The cells, after what they are compared with; if there are `loads`, small calls of these alone.
 #[must_use]
-pub fn plan(quick: bool, protocols: &[Protocol]) -> Vec<Planned> {
+pub fn plan(
+    quick: bool,
+    protocols: &[Protocol],
+    loads: &[CallLoad],
+    scalerpc: ScalerpcSettings,
+) -> Vec<Planned> {
     let mut plan = references_of_lines();
     let references = [RAW_RATE, RAW_ROUND_TRIP, UD_RATE, UD_ROUND_TRIP];
     let small = small_streams().into_iter().chain(small_round_trips());
@@ -40,10 +46,11 @@ pub fn plan(quick: bool, protocols: &[Protocol]) -> Vec<Planned> {
             Protocol::Copyrpc | Protocol::Scalerpc => (RAW_ROUND_TRIP, RAW_RATE),
         };
         let job = |lanes, depth, len_bytes| {
-            let calls = ProtocolCalls { protocol, lanes, depth, len_bytes };
+            let calls = ProtocolCalls { protocol, lanes, depth, len_bytes, scalerpc };
             Measurement::Together(Job::Protocol(calls))
         };
-        for (lanes, depth) in LOADS {
+        let named = loads.iter().map(|load| (load.endpoints, load.depth)).collect::<Vec<_>>();
+        for &(lanes, depth) in if named.is_empty() { &LOADS[..] } else { &named } {
             let name = format!("{protocol}/{lanes}-lane-qd{depth}/32B");
             let (metric, raw, line) = match depth {
                 1 => (Metric::RoundTrip, round_trip, LINE_ROUND_TRIP),
@@ -51,6 +58,9 @@ pub fn plan(quick: bool, protocols: &[Protocol]) -> Vec<Planned> {
             };
             let cell = Planned::new(name, metric, job(lanes, depth, SMALL_BYTES));
             plan.push(cell.against(raw).floor(line));
+        }
+        if !named.is_empty() {
+            continue;
         }
         for len_bytes in SIZES {
             let name = format!("{protocol}/round-trip/{}", size(len_bytes));

@@ -22,6 +22,8 @@ pub struct SamplePlan {
     pub number: u64,
     /// A folder of this run, where a server makes its socket.
     pub folder: PathBuf,
+    /// Cores for further processes; the responder has its own to itself if there are others.
+    pub cores: Vec<usize>,
 }
 
 impl SamplePlan {

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use nics::{OpenError, Opener, Selection, Visitor};
 
 use crate::{
+    dc_reads,
     error::Error,
     job::NicSide,
     nic::NicWork,
@@ -31,6 +32,25 @@ pub fn open_work(nic: &Selection) -> Result<Result<Box<dyn NicSide>, Error>, Ope
     }
 
     nic.with(OpenWork)?
+}
+
+/// Whether the NIC has DC queues.
+///
+/// # Errors
+///
+/// [`OpenError`].
+pub fn has_dc(nic: &Selection) -> Result<bool, OpenError> {
+    struct HasDc;
+
+    impl Visitor for HasDc {
+        type Output = Result<bool, OpenError>;
+
+        fn visit<O: Opener>(self, opener: O) -> Self::Output {
+            Ok(dc_reads::has_dc(&opener.open()?))
+        }
+    }
+
+    nic.with(HasDc)?
 }
 
 /// Answers the calls of clients of other hosts, as [`two_hosts::serve`] does, for ever.

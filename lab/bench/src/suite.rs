@@ -13,6 +13,8 @@
 //!            ◀──────────────────── Ready ──
 //!   ═══ traffic, timed by the parent ═══
 //!            ◀──────────────────── Done ───  or Failed, with the reason
+//!
+//! Count asks the child to count cycles, instructions and misses during its samples, too; Done says how many.
 //! ```
 
 use std::{
@@ -20,6 +22,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use measure::{
+    events::{EventCounts, EventMeter},
+    results::SideEvents,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -54,15 +60,16 @@ enum Request {
     Connect(Job, Vec<String>),
     Accept(Job, Vec<String>),
     Run(Job, SamplePlan),
+    Count,
 }
 
 /// What the child answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Reply {
     Contacts(Vec<String>),
     Ready,
-    Done,
+    Done(EventCounts),
     Failed(String),
 }
 
@@ -93,13 +100,13 @@ pub type OpenNic<'a> = &'a dyn Fn(&str) -> Result<Box<dyn NicSide>, String>;
 ///
 /// [`Error`]. What fails within a sample is told to the parent instead.
 pub fn serve(side: &mut ChildSide, open: OpenNic<'_>) -> Result<(), Error> {
-    let mut nic = None;
+    let (mut nic, mut meter) = (None, None);
     loop {
         let request = match receive(&mut side.control, &mut nic, None) {
             Err(error) if error.is_gone() => return Ok(()),
             request => request?,
         };
-        let reply = answer(side, &mut nic, open, request);
+        let reply = answer(side, &mut nic, &mut meter, open, request);
         let reply = reply.unwrap_or_else(|error| Reply::Failed(error.to_string()));
         if matches!(reply, Reply::Failed(_)) {
             side.shared.fail();
@@ -111,6 +118,7 @@ pub fn serve(side: &mut ChildSide, open: OpenNic<'_>) -> Result<(), Error> {
 fn answer(
     side: &mut ChildSide,
     nic: &mut NicOrNone,
+    meter: &mut Option<EventMeter>,
     open: OpenNic<'_>,
     request: Request,
 ) -> Result<Reply, Error> {
@@ -129,8 +137,13 @@ fn answer(
             Reply::Contacts(nic.as_mut().ok_or(Error::NoNic)?.accept(&job, &contacts)?)
         }
         Request::Run(job, sample) => {
+            meter.iter_mut().for_each(EventMeter::begin);
             job.respond(nic, shared, &sample, &mut || control.send(&Reply::Ready))?;
-            Reply::Done
+            Reply::Done(meter.as_mut().map(EventMeter::end).unwrap_or_default())
+        }
+        Request::Count => {
+            *meter = Some(EventMeter::of_machine());
+            Reply::Ready
         }
     })
 }
@@ -151,6 +164,20 @@ pub struct Suite {
     /// Cores for threads, those of `cores` first.
     pool: Vec<usize>,
     folder: Folder,
+    /// What the processor counts meanwhile, if it is asked to.
+    meter: Option<EventMeter>,
+    /// By cell, over its samples.
+    counted: Vec<Counted>,
+    /// Of the other side, in the last sample.
+    theirs: EventCounts,
+}
+
+/// What was counted during the samples of a cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    initiator: EventCounts,
+    responder: EventCounts,
+    operations: u64,
 }
 
 /// A folder of this run, which a server makes if one needs it; gone with the value.
@@ -182,6 +209,9 @@ impl Suite {
             nic: None,
             per_batch: None,
             counts: vec![FIRST_COUNT; plan.len()],
+            meter: None,
+            theirs: EventCounts::default(),
+            counted: vec![Counted::default(); plan.len()],
             plan,
             copier: Copier::default(),
             window,
@@ -199,6 +229,30 @@ impl Suite {
     pub fn open_nic(&mut self, name: &str, nic: Box<dyn NicSide>) -> Result<(), Error> {
         self.nic = Some(nic);
         self.ask(&Request::Open { nic: name.to_owned() }, &Reply::Ready)
+    }
+
+    /// Also counts what the processor counts, on both sides. Returns what it does not, a sentence each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn count_events(&mut self) -> Result<Vec<String>, Error> {
+        self.ask(&Request::Count, &Reply::Ready)?;
+        Ok(self.meter.insert(EventMeter::of_machine()).missing())
+    }
+
+    /// What was counted per operation of a cell, by side.
+    #[must_use]
+    pub fn events(&self, cell: usize) -> Vec<SideEvents> {
+        let Counted { initiator, responder, operations } = self.counted[cell];
+        let sides = [("initiator", initiator), ("responder", responder)];
+        let sides = sides.into_iter().filter(|(_, counts)| operations > 0 && !counts.is_empty());
+        sides
+            .map(|(side, counts)| SideEvents {
+                side: side.to_owned(),
+                each: counts.per(operations as f64),
+            })
+            .collect()
     }
 
     fn reply(&mut self) -> Result<Reply, Error> {
@@ -243,26 +297,49 @@ impl Suite {
         }
     }
 
+    /// All but the responder's, if there are others.
+    fn cores_of_callers(&self) -> Vec<usize> {
+        let others = self.pool.iter().copied().filter(|core| *core != self.cores.responder);
+        let others = others.collect::<Vec<_>>();
+        if others.is_empty() { self.pool.clone() } else { others }
+    }
+
     /// Runs both sides of a job.
     fn together(&mut self, job: &Job, count: u64) -> Result<Measured, Error> {
         if job.needs_nic() {
             self.connect(job)?;
         }
         self.samples += 1;
-        let sample = SamplePlan { count, number: self.samples, folder: self.folder.0.clone() };
+        let sample = SamplePlan {
+            count,
+            number: self.samples,
+            folder: self.folder.0.clone(),
+            cores: self.cores_of_callers(),
+        };
         self.process_pair.shared.reset();
         self.ask(&Request::Run(job.clone(), sample.clone()), &Reply::Ready)?;
         let result = job.initiate(&mut self.nic, &self.process_pair.shared, &sample);
         if result.is_err() {
             self.process_pair.shared.fail();
         }
-        match (result, self.expect(&Reply::Done)) {
+        match (result, self.done()) {
             (result, Ok(())) => result,
             (Ok(_), Err(error)) => Err(error),
             (Err(initiator), Err(Error::Responder(responder))) => {
                 Err(Error::Both { initiator: Box::new(initiator), responder })
             }
             (Err(initiator), Err(_)) => Err(initiator),
+        }
+    }
+
+    /// Waits until the other side is done with a sample, and keeps what it counted.
+    fn done(&mut self) -> Result<(), Error> {
+        match self.reply()? {
+            Reply::Done(counts) => {
+                self.theirs = counts;
+                Ok(())
+            }
+            other => Err(Error::OutOfTurn(format!("{other:?}"))),
         }
     }
 
@@ -316,7 +393,16 @@ impl Experiment for Suite {
 
     fn sample(&mut self, cell: usize) -> Result<f64, Error> {
         let measurement = self.plan[cell].measurement.clone();
+        self.meter.iter_mut().for_each(EventMeter::begin);
+        self.theirs = EventCounts::default();
         let measured = self.run(&measurement, self.counts[cell]);
+        let ours = self.meter.as_mut().map(EventMeter::end);
+        if let (Some(ours), Some(operations)) = (ours, measurement.operations(self.counts[cell])) {
+            let counted = &mut self.counted[cell];
+            counted.initiator.add(&ours);
+            counted.responder.add(&self.theirs);
+            counted.operations += operations;
+        }
         let measured = measured.map_err(|cause| self.named(cell, cause))?;
         self.per_batch = measured.per_batch;
         Ok(measured.value)

@@ -4,6 +4,7 @@ use std::{sync::mpsc, thread};
 
 use copyrpc_bench::{
     Error, NicWork,
+    dc_plan::{self, DcGrid},
     job::{Job, Measured, NicSide, SamplePlan},
     plan::{self, Measurement},
     workers::{
@@ -124,6 +125,34 @@ fn two_sides_that_disagree_about_the_sample_are_told() {
     assert!(matches!(initiator, Err(Error::Wait(_))), "{initiator:?}");
 }
 
+fn dc_jobs(grid: &DcGrid) -> Vec<Job> {
+    let plan = dc_plan::dc_reads(true, grid);
+    let jobs = plan.into_iter().map(|planned| match planned.measurement {
+        Measurement::Together(job @ Job::DcReads(_)) => job,
+        other => unreachable!("{other:?}"),
+    });
+    jobs.collect()
+}
+
+#[test]
+fn reads_over_dc_fetch_what_lies_at_every_target() {
+    let grid = DcGrid { windows: vec![1, 5, 64], initiators: vec![3, 16], targets: vec![1, 7] };
+    let jobs = [dc_jobs(&DcGrid::default()), dc_jobs(&grid)].concat();
+    let samples = (1..).zip(jobs).map(|(number, job)| (job, sample(COUNT, number)));
+    let samples = samples.collect::<Vec<_>>();
+    assert_eq!(samples.len(), 4 + 2 * 4 + 4 + 3 * 2 * 2 * 3);
+    let numbers = run("dc", &samples).unwrap();
+    assert!(numbers.iter().all(|measured| measured.value.is_finite() && measured.value > 0.0));
+}
+
+#[test]
+fn a_read_over_dc_that_fetches_something_else_is_noticed() {
+    let job = dc_jobs(&DcGrid::default()).remove(0);
+    let (ours, theirs) = ([(job.clone(), sample(50, 1))], [(job, sample(50, 2))]);
+    let (initiator, _) = run_each("dc-wrong", &ours, &theirs);
+    assert!(matches!(initiator, Err(Error::Wrong { what: "first word", .. })), "{initiator:?}");
+}
+
 fn calls(switches: Switches, endpoints: u16, depth: u16, len_bytes: usize) -> Job {
     Job::Worker(WorkerCalls {
         switches,
@@ -138,7 +167,7 @@ fn calls(switches: Switches, endpoints: u16, depth: u16, len_bytes: usize) -> Jo
 /// The default but for these lists of values.
 fn grid(lists: &[(&str, &[&str])]) -> Grid {
     let mut grid = Grid::default();
-    for (switch, values) in SWITCHES.iter().zip(&mut grid.0) {
+    for (switch, values) in SWITCHES.iter().zip(&mut grid.switches) {
         if let Some((_, list)) = lists.iter().find(|(name, _)| *name == switch.name) {
             *values = list.iter().map(|&value| value.to_owned()).collect();
         }

@@ -3,24 +3,31 @@
 
 use std::{
     fs,
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
 use copyrpc_bench::{
     Error,
+    calls::{CALLER_COMMAND, Calls, Shape, serve_caller},
+    job::SamplePlan,
     limit::SharedLimit,
     process_pair::{ChildSide, ProcessPair, REPLY_DEADLINE},
 };
-use measure::{cores::Cores, ping_pong::PROBE_WINDOW};
+use measure::{cores::Cores, ping_pong::PROBE_WINDOW, shared_words::SharedWords};
 use os::affinity::allowed_cores;
 
 const CHILD: &str = "be-the-other-side";
 const COUNT: u64 = 20_000;
 
 fn main() {
-    if std::env::args().nth(1).as_deref() == Some(CHILD) {
-        return child();
+    match std::env::args().nth(1).as_deref() {
+        Some(CHILD) => return child(),
+        Some(CALLER_COMMAND) => return serve_caller().expect("started by the initiator"),
+        _ => {}
     }
+    clients_that_are_processes_get_their_answers();
     let Ok(cores) = Cores::choose() else {
         return println!("skipped: two cores are needed");
     };
@@ -37,6 +44,37 @@ fn child() {
         side.control.send(&()).unwrap();
         limit.respond(&side.shared, COUNT).unwrap();
     }
+}
+
+fn clients_that_are_processes_get_their_answers() {
+    let folder = std::env::temp_dir().join(format!("copyrpc-callers-{}", std::process::id()));
+    let shared = &SharedWords::new().unwrap();
+    let cores = allowed_cores().unwrap();
+    for (number, (clients, depth, ring)) in (1..).zip([(1, 1, 64), (5, 4, 8), (3, 1, 1)]) {
+        let shape = Shape::Processes(depth);
+        let calls = Calls { len_bytes: 56, clients, ring, shape };
+        let sample =
+            SamplePlan { count: 300, number, folder: folder.clone(), cores: cores.clone() };
+        let value = thread::scope(|scope| {
+            let (ready, is_ready) = mpsc::channel();
+            let server = scope.spawn({
+                let sample = sample.clone();
+                move || {
+                    let mut tell = || {
+                        ready.send(()).unwrap();
+                        Ok(())
+                    };
+                    calls.respond(shared, &sample, &mut tell)
+                }
+            });
+            is_ready.recv().unwrap();
+            let value = calls.initiate(shared, &sample).inspect_err(|_| shared.fail());
+            server.join().unwrap().unwrap();
+            value.unwrap()
+        });
+        assert!(value.is_finite() && value > 0.0, "{calls:?}: {value}");
+    }
+    fs::remove_dir_all(folder).unwrap();
 }
 
 fn the_two_sides_measure_together(cores: Cores) {

@@ -63,7 +63,10 @@ fn every_protocol_answers_every_call() {
     let loads = [(1, 1, 32, 100), (1, 32, 32, 400), (8, 64, 1000, 400), (1, 1, 1 << 20, 3)];
     let jobs = Protocol::ALL.into_iter().flat_map(|protocol| {
         loads.map(|(lanes, depth, len_bytes, count)| {
-            (ProtocolCalls { protocol, lanes, depth, len_bytes }, count)
+            (
+                ProtocolCalls { protocol, lanes, depth, len_bytes, scalerpc: Default::default() },
+                count,
+            )
         })
     });
     let numbers = run(&jobs.collect::<Vec<_>>());
@@ -74,7 +77,7 @@ fn every_protocol_answers_every_call() {
 /// The table has the same rows for each protocol.
 #[test]
 fn the_plan_treats_protocols_alike() {
-    let plan = protocol_plan::plan(false, &Protocol::ALL);
+    let plan = protocol_plan::plan(false, &Protocol::ALL, &[], Default::default());
     let rows = |protocol: Protocol| {
         let of_it = plan.iter().filter(move |planned| {
             matches!(planned.measurement, Measurement::Together(Job::Protocol(calls))

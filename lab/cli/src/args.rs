@@ -1,5 +1,7 @@
 //! The command line.
 
+#[cfg(feature = "layers")]
+use bench::calls::CALLER_COMMAND;
 use clap::{Parser, Subcommand};
 
 #[cfg(feature = "layers")]
@@ -57,6 +59,10 @@ pub(crate) enum Command {
     #[cfg(feature = "layers")]
     #[command(name = PEER_COMMAND, hide = true)]
     BenchPeer,
+    /// A client process of `bench ipc`; started by it.
+    #[cfg(feature = "layers")]
+    #[command(name = CALLER_COMMAND, hide = true)]
+    BenchCaller,
     /// A process of `bench kv`; started by it.
     #[command(name = CHILD_OF_KV, hide = true)]
     KvProcess,

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let filter = logs::start_of_command();
     let is_child = match args.command {
         #[cfg(feature = "layers")]
-        Command::BenchPeer => true,
+        Command::BenchPeer | Command::BenchCaller => true,
         Command::KvProcess => true,
         _ => false,
     };
@@ -97,6 +97,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::NicReport(args) => nic_report::run(&args),
         #[cfg(feature = "layers")]
         Command::BenchPeer => bench::peer(),
+        #[cfg(feature = "layers")]
+        Command::BenchCaller => Ok(::bench::calls::serve_caller()?),
         Command::KvProcess => kv::child(),
     }
 }

@@ -33,6 +33,14 @@ pub struct Config {
     /// Hosts that the nodes are dealt out to.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub hosts: u16,
+    /// Processes count cycles, instructions and misses of caches.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub counters: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(is: &bool) -> bool {
+    !*is
 }
 
 const fn one() -> u16 {
@@ -56,6 +64,7 @@ impl Config {
             timeout_ns: self.workload.timeout_ms * 1_000_000,
             wait: self.wait,
             switches: self.switches.clone(),
+            times_turns: self.workload.series.is_some(),
             address: loopback(),
         }
     }

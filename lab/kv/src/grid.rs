@@ -28,6 +28,8 @@ pub struct Axes {
     pub nic_knobs: BTreeMap<String, String>,
     /// See [`Config::hosts`].
     pub hosts: u16,
+    /// See [`Config::counters`].
+    pub counters: bool,
     /// Values by switch.
     pub switches: BTreeMap<String, Vec<String>>,
     /// See [`Workload::ranks`].
@@ -176,6 +178,7 @@ impl Axes {
                         nic: nic.clone(),
                         nic_knobs: nic_knobs.clone(),
                         hosts: self.hosts,
+                        counters: self.counters,
                         switches: switches.clone(),
                         workload: workload.clone(),
                     });

@@ -35,6 +35,7 @@ pub mod place;
 pub mod preset;
 pub mod result;
 pub mod rng;
+pub mod series;
 pub mod session;
 pub mod store;
 mod words;

@@ -1,8 +1,9 @@
 //! What one run found, all clients and daemons together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::Histogram;
+use measure::events::EventCounts;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -10,6 +11,7 @@ use crate::{
     drive::{ClientTally, LATENCY_NS_MAX, SideTally, latency_histogram},
     history,
     place::ClientId,
+    series::EventSeries,
 };
 
 /// A histogram as pairs of latency (ns) and count: small, and readable without this program.
@@ -129,6 +131,15 @@ pub struct Measured {
     /// As of clients, of the daemon processes.
     #[serde(default)]
     pub ranks_switches: u64,
+    /// What the processor counted of client processes inside the interval, their main threads included.
+    #[serde(default, skip_serializing_if = "EventCounts::is_empty")]
+    pub clients_events: EventCounts,
+    /// As of clients, of the daemon processes.
+    #[serde(default, skip_serializing_if = "EventCounts::is_empty")]
+    pub ranks_events: EventCounts,
+    /// What the machine does not count, a sentence each.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub uncounted: BTreeSet<String>,
     /// Processes that heard of the interval after it had begun: it is measured again.
     #[serde(default)]
     pub late_processes: u32,
@@ -152,6 +163,9 @@ pub struct Measured {
     pub client_counters: Counters,
     /// Of the daemons' ends, inside the interval.
     pub rank_counters: Counters,
+    /// What happened from microsecond to microsecond, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<EventSeries>,
     /// What `--verify full` judged.
     pub linearizable: Option<history::HistoryReport>,
 }
@@ -163,7 +177,10 @@ impl Measured {
         clients: u16,
         tally: &ClientTally,
         counters: Counters,
+        series_ns: u64,
     ) -> Self {
+        let series =
+            (series_ns > 0).then(|| EventSeries::of_client(series_ns, tally.series.clone()));
         let (local, remote) = (SideRecord::from(&tally.local), SideRecord::from(&tally.remote));
         let mut per_client = vec![0; usize::from(clients)];
         per_client[usize::from(id.0)] = local.completed + remote.completed;
@@ -180,6 +197,7 @@ impl Measured {
             late: tally.late,
             start_skew_ns: tally.start_skew_ns.unwrap_or(0),
             client_counters: counters,
+            series,
             ..Self::default()
         }
     }
@@ -213,6 +231,12 @@ impl Measured {
         }
         for (&failure, count) in &other.failures {
             *self.failures.entry(failure).or_default() += count;
+        }
+        self.clients_events.add(&other.clients_events);
+        self.ranks_events.add(&other.ranks_events);
+        self.uncounted.extend(other.uncounted.iter().cloned());
+        if let Some(series) = &other.series {
+            self.series.get_or_insert_default().add(series);
         }
         self.late_processes += other.late_processes;
         self.repeated += other.repeated;
@@ -367,7 +391,7 @@ mod tests {
         let mut driver = Driver::new(&Workload::default(), ClientId(3), schedule);
         let (mut tally, _) = driver.finish();
         (tally.local.completed, tally.remote.completed) = (1, 2);
-        let total = Measured::of_client(ClientId(3), 5, &tally, Counters::default());
+        let total = Measured::of_client(ClientId(3), 5, &tally, Counters::default(), 0);
         assert_eq!((total.local.completed, total.remote.completed), (1, 2));
         assert_eq!(total.per_client, [0, 0, 0, 3, 0]);
     }
@@ -389,7 +413,7 @@ mod tests {
         let schedule = Schedule::new(&Workload::default(), 0);
         let idle = Driver::new(&Workload::default(), ClientId(0), schedule).finish().0;
         let mut total = Measured { start_skew_ns: 7, ..Measured::default() };
-        total.add(&Measured::of_client(ClientId(0), 1, &idle, Counters::default()));
+        total.add(&Measured::of_client(ClientId(0), 1, &idle, Counters::default(), 0));
         assert_eq!(total.start_skew_ns, 7);
     }
 

@@ -7,6 +7,7 @@
 //! shared_words  the words that two processes, or two threads, of a measurement share
 //! cores         which two cores measure               date       when a number was measured
 //! schedule      interleaves cells, each sample between two probes
+//! events        what the processor counts meanwhile: cycles, instructions, cache misses
 //! stats         samples of one regime to median, minimum, maximum
 //! results       cells, rows and their circumstances: the file of JSON lines, written and read
 //! table         one table as text, Markdown, CSV
@@ -21,6 +22,7 @@
 
 pub mod cores;
 pub mod date;
+pub mod events;
 mod header;
 pub mod number;
 pub mod paired;

@@ -11,11 +11,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::{
-    header::{FORMAT, Header},
-    schedule::PerBatch,
-};
 use crate::{
+    events::{EventCounts, PerfEvent},
     number::{self, number},
     paired::Ratio,
     regime::{self, Probes, Regime, Regimes},
@@ -26,6 +23,10 @@ use crate::{
     schedule::Sample,
     stats::{self, Summary},
     table::Table,
+};
+pub use crate::{
+    header::{FORMAT, Header},
+    schedule::PerBatch,
 };
 
 /// Longest line of a file: nothing that was measured makes a longer one.
@@ -91,6 +92,8 @@ pub struct Cell {
     /// Cache lines that one operation moves between the cores, as designed; `None` where its cost is not
     /// one of lines.
     pub lines: Option<f64>,
+    /// Number of another machine, in the same unit.
+    pub reference: Option<f64>,
 }
 
 /// One number of one cell in one regime: a JSON line.
@@ -138,6 +141,21 @@ pub struct Row {
     /// Time per operation over the round trip of two cache lines around the same sample: median of the samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_line: Option<f64>,
+    /// Number of another machine, in the same unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<f64>,
+    /// Counts of the processor per operation, by side, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<SideEvents>,
+}
+
+/// Counts of one side of a cell, per operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SideEvents {
+    /// Name of the side.
+    pub side: String,
+    /// Per operation.
+    pub each: EventCounts,
 }
 
 impl Row {
@@ -297,6 +315,13 @@ impl Results {
         Self { header, rows, pace_change, notes }
     }
 
+    /// Adds the counts per operation of a cell, beside its number of all samples.
+    pub fn set_events(&mut self, cell: &str, events: Vec<SideEvents>) {
+        if let Some(row) = self.rows.iter_mut().find(|row| row.cell == cell && row.is_of_all()) {
+            row.events = events;
+        }
+    }
+
     /// Writes the header and every row, one JSON object per line.
     ///
     /// # Errors
@@ -351,6 +376,16 @@ impl Results {
             let mut section = ReportSection::new(title);
             section.blocks = charts(rows);
             section.blocks.push(Block::Table(table(rows)));
+            if rows.iter().any(|row| !row.events.is_empty()) {
+                section.blocks.push(Block::Heading("Counted per operation".to_owned()));
+                section.blocks.push(Block::Table(events_table(rows.iter().flat_map(|row| {
+                    let of_side = |side: &'_ SideEvents| (side.side.clone(), side.each);
+                    row.events
+                        .iter()
+                        .map(of_side)
+                        .map(|(side, each)| (row.cell.clone(), side, each))
+                }))));
+            }
             section.is_folded = has_all && is_of_all == by_pace;
             report.sections.push(section);
         }
@@ -407,6 +442,7 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], samples: &[&Sample]) -> 
             per_batch: (!batches.is_empty())
                 .then(|| PerBatch { calls: mean(|m| m.calls), answers: mean(|m| m.answers) }),
             lines: cell.lines,
+            reference: cell.reference,
             per_line: (!per_line.is_empty()).then(|| stats::median(&mut per_line)),
             ..Row::default()
         };
@@ -437,6 +473,23 @@ fn charts(rows: &[Row]) -> Vec<Block> {
     units.into_iter().filter_map(chart).collect()
 }
 
+/// A row for each side: name, side, counts per operation. An event without any count has no column.
+pub fn events_table(rows: impl Iterator<Item = (String, String, EventCounts)>) -> Table {
+    let rows = rows.collect::<Vec<_>>();
+    let is_counted = |event: &PerfEvent| rows.iter().any(|(.., each)| each.get(*event).is_some());
+    let events = PerfEvent::ALL.into_iter().filter(is_counted).collect::<Vec<_>>();
+    let head = ["cell", "side"].into_iter().chain(events.iter().map(|event| event.name()));
+    let mut table = Table::new(2, head.chain(["IPC"]));
+    for (cell, side, each) in &rows {
+        let shown = |count: Option<f64>| count.map(number).unwrap_or_default();
+        let counts = events.iter().map(|event| shown(each.get(*event)));
+        table.push(
+            [cell.clone(), side.clone()].into_iter().chain(counts).chain([shown(each.ipc())]),
+        );
+    }
+    table
+}
+
 fn table(rows: &[Row]) -> Table {
     let has_floor = rows.iter().any(|row| row.floor.is_some());
     let has_calls = rows.iter().any(|row| row.per_batch.is_some());
@@ -444,6 +497,10 @@ fn table(rows: &[Row]) -> Table {
         vec!["cell", "metric", "unit", "vs", "median", "min", "max", "runs", "lines", "ratio"];
     if has_floor {
         head.push("of the limit");
+    }
+    let has_reference = rows.iter().any(|row| row.reference.is_some());
+    if has_reference {
+        head.push("reference");
     }
     if has_calls {
         head.extend(["calls/batch", "answers/batch"]);
@@ -459,6 +516,9 @@ fn table(rows: &[Row]) -> Table {
         fields.push(row.ratio_text());
         if has_floor {
             fields.push(number::ratio(row.floor_ratio));
+        }
+        if has_reference {
+            fields.push(row.reference.map(number).unwrap_or_default());
         }
         if has_calls {
             let mean =
@@ -500,7 +560,7 @@ mod tests {
 
     fn cell(name: &str, metric: Metric, versus: Option<&str>) -> Cell {
         let versus = versus.map(Into::into);
-        Cell { name: name.into(), metric, versus, floor: None, lines: Some(2.0) }
+        Cell { name: name.into(), metric, versus, floor: None, lines: Some(2.0), reference: None }
     }
 
     /// Three rounds of a limit and a cell: at two paces, and while the pace changed.

@@ -22,10 +22,12 @@ mod caller;
 mod config;
 mod counts;
 mod error;
+mod flush_names;
 mod server;
 
 pub use caller::{Answers, Call, Caller};
 pub use config::{Config, Protocol, UnknownProtocol};
 pub use error::{CallError, OpenError, ReplyError, Unsupported};
+pub use flush_names::{FLUSH_FORMS, flush_policy};
 pub use proto::Status;
 pub use server::{Replies, Request, Server, Service, Token};

@@ -25,11 +25,15 @@ mod outgoing;
 mod passing;
 mod peers;
 mod provider_calls;
+mod reply_hold;
 mod report;
 mod said;
 mod shares;
 mod thread_requests;
 mod waiting;
+
+use reply_hold::Holding;
+pub use reply_hold::ReplyHold;
 
 use std::{mem, time::Duration};
 
@@ -171,6 +175,8 @@ pub(super) struct Dispatcher<P: ClientPort> {
     given_up: GivenUp<P>,
     /// By number: answers to clients with this status.
     pub(super) statuses: [u64; Status::ALL.len()],
+    /// Answers of other nodes that wait for each other.
+    pub(super) holding: Option<Box<Holding<P>>>,
 }
 
 /// Handles what a poll of the worker finds.
@@ -270,6 +276,7 @@ impl<P: ClientPort> Dispatcher<P> {
             departures: Departures::default(),
             given_up: GivenUp::default(),
             statuses: [0; Status::ALL.len()],
+            holding: None,
         }
     }
 

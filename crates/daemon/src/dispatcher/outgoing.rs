@@ -374,6 +374,12 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
             return;
         }
         let Some(call) = self.answered(cookie, status, body.len()) else { return };
+        let dispatcher = &mut *self.dispatcher;
+        if let Some(holding) = &mut dispatcher.holding
+            && matches!(call.reply_to, ReplyTo::Client(_))
+        {
+            return holding.take(dispatcher.now_ns, call.reply_to, status, body, call.taken_ns);
+        }
         self.dispatcher.answer(self.replies, call.reply_to, status, body, call.taken_ns);
     }
 

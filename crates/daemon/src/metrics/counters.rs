@@ -57,6 +57,9 @@ numbered! {
         Incoming = "incoming", "Requests from other nodes.";
         Replies = "replies", "Answers given to clients of this node, with or without success.";
         Flushes = "flushes", "Batches posted to the NIC.";
+        BatchesIn = "batches_in", "Batches of other nodes.";
+        Credits = "credits", "Times that credit was written beside another node's ring, for want of a batch to ride on.";
+        ReplyHolds = "reply_holds", "Times that answers which had waited for each other went to clients.";
         RingFull = "ring_full", "Times that a send ring had no room for a message.";
         CqPolls = "cq_polls", "Completion queue polls that found something.";
         Completions = "completions", "Completions.";

@@ -269,6 +269,18 @@ impl Recorder {
         &words(&self.region, self.at_bytes, SECTION_WORDS)[index]
     }
 
+    /// What a counter shows.
+    pub(super) fn total(&self, counter: Counter) -> u64 {
+        let section = words(&self.region, self.at_bytes, SECTION_WORDS);
+        section[counter as usize].load(Ordering::Relaxed)
+    }
+
+    /// The sum of the values of a distribution.
+    pub(super) fn sum(&self, timing: Timing) -> u64 {
+        let section = words(&self.region, self.at_bytes, SECTION_WORDS);
+        section[HISTOGRAMS_AT + timing as usize * HISTOGRAM_WORDS].load(Ordering::Relaxed)
+    }
+
     /// Counts `amount` more.
     #[inline]
     pub fn add(&mut self, counter: Counter, amount: u64) {

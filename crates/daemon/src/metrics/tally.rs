@@ -1,7 +1,7 @@
 //! Counts before others can read them: an addition in private memory, whoever may be looking.
 
 use crate::metrics::{
-    Recorder,
+    Phase, Recorder,
     counters::{Counter, Timing},
 };
 
@@ -66,6 +66,16 @@ impl Tally {
     fn end_run(&mut self, timing: Timing, next: Run) {
         let last = core::mem::replace(&mut self.runs[timing as usize], next);
         self.recorder.record_all(timing, last.value, last.count);
+    }
+
+    /// What was counted so far, published or not.
+    pub(crate) fn total(&self, counter: Counter) -> u64 {
+        self.recorder.total(counter).wrapping_add(self.counts[counter as usize])
+    }
+
+    /// Time of a part of the loop so far.
+    pub(crate) fn phase_ns(&self, phase: Phase) -> u64 {
+        self.recorder.sum(phase.timing())
     }
 
     /// Lets others read all that was counted.

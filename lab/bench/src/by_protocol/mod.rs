@@ -47,6 +47,21 @@ pub struct ProtocolCalls {
     pub depth: u16,
     /// Of the body of each call, and of its answer. At least 8.
     pub len_bytes: usize,
+    /// What is set about ScaleRPC.
+    pub scalerpc: ScalerpcSettings,
+}
+
+/// What can be set about ScaleRPC; `None`: what makes the calls possible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalerpcSettings {
+    /// Clients of a group.
+    pub group: Option<u16>,
+    /// Turn of a group.
+    pub turn_ns: Option<u64>,
+    /// Blocks of a client's zone.
+    pub slots: Option<u8>,
+    /// Bytes of a block; longer if the body is.
+    pub block_bytes: Option<u32>,
 }
 
 impl ProtocolCalls {
@@ -73,13 +88,17 @@ impl ProtocolCalls {
         // As many as sessions have credits: each receive is memory that a packet touches in turn.
         config.erpc.receives = (self.lanes.saturating_mul(32)).clamp(256, 4096);
         let scalerpc = &mut config.scalerpc;
-        scalerpc.slots = u8::try_from(self.lane_depth()).unwrap_or(u8::MAX).clamp(1, 64);
-        let block = (self.len_bytes + 16).next_multiple_of(64).max(BLOCK_BYTES);
+        let set = &self.scalerpc;
+        let slots = u8::try_from(self.lane_depth()).unwrap_or(u8::MAX).clamp(1, 64);
+        scalerpc.slots = set.slots.unwrap_or(slots);
+        let block_min = set.block_bytes.map_or(BLOCK_BYTES, |bytes| bytes as usize);
+        let block = (self.len_bytes + 16).next_multiple_of(64).max(block_min);
         scalerpc.block_bytes = u32::try_from(block).unwrap_or(u32::MAX);
         scalerpc.clients_max = self.lanes;
         let zones = POOL_BYTES / (block * usize::from(scalerpc.slots));
         let group = u16::try_from(zones * 2 / 3).unwrap_or(u16::MAX);
-        scalerpc.group = group.clamp(1, scalerpc.group);
+        scalerpc.group = set.group.unwrap_or(group.clamp(1, scalerpc.group));
+        scalerpc.slice = set.turn_ns.map_or(scalerpc.slice, Duration::from_nanos);
         config
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 /// Silence before each call of [`Shape::AfterIdle`].
 pub(super) const IDLE: Duration = Duration::from_millis(1);
 /// Calls that are not timed: pages, caches and the server's attention.
-const WARM_UP: u64 = 4 * BATCH;
+pub(super) const WARM_UP: u64 = 4 * BATCH;
 /// Answers per reading of the clock, and bytes beyond which there are fewer.
 const CHUNK: u64 = 2048;
 const CHUNK_BYTES: u64 = 16 << 20;
@@ -103,6 +103,7 @@ impl Calls {
             Shape::RoundTrip | Shape::InPlace => self.round_trips(&socket, config, count)?,
             Shape::AfterIdle => self.after_idle(&socket, config, count)?,
             Shape::Window(depth) => 1e3 / self.windows(&socket, config, depth, count)?,
+            Shape::Processes(depth) => 1e3 / self.of_processes(depth, sample)?,
             Shape::OneWay => {
                 let each_ns = self.windows(&socket, config, super::DEPTH_ONE_WAY, count)?;
                 self.len_bytes as f64 / each_ns * 1e9 / f64::from(1 << 30)
@@ -126,7 +127,7 @@ impl Calls {
     }
 
     /// So many calls, or fewer if they are long.
-    fn fewer(&self, calls: u64) -> u64 {
+    pub(super) fn fewer(&self, calls: u64) -> u64 {
         (CHUNK_BYTES / self.len_bytes as u64).clamp(1, calls)
     }
 
@@ -204,7 +205,7 @@ impl Caller {
 }
 
 /// Clients that are polled in turn.
-struct Fleet {
+pub(super) struct Fleet {
     clients: Vec<PipelinedClient<u64>>,
     message: NumberedMessage,
     /// What answers are compared with.
@@ -214,7 +215,11 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn connect(socket: &Path, config: ClientConfig, calls: &Calls) -> Result<Self, Error> {
+    pub(super) fn connect(
+        socket: &Path,
+        config: ClientConfig,
+        calls: &Calls,
+    ) -> Result<Self, Error> {
         let connect = |_| PipelinedClient::connect(socket, config);
         let clients = (0..calls.clients).map(connect).collect::<Result<_, _>>()?;
         let (message, answer) =
@@ -230,20 +235,37 @@ impl Fleet {
         while answered < least {
             for client in &mut self.clients {
                 answered += poll(client, &self.answer)?;
-                while client.in_flight() < depth {
-                    self.number += 1;
-                    let number = self.number;
-                    client
-                        .submit(self.message.stamp(number), number)
-                        .map_err(|refused| failed(number, &refused.error))?;
-                }
+                fill(client, &mut self.message, &mut self.number, depth)?;
             }
         }
         Ok(answered)
     }
 
+    /// Lets each client have `depth` calls in flight.
+    fn fill(&mut self, depth: usize) -> Result<(), Error> {
+        let Self { clients, message, number, .. } = self;
+        clients.iter_mut().try_for_each(|client| fill(client, message, number, depth))
+    }
+
+    /// As [`run`](Self::run), and offers the core while there is nothing to do.
+    pub(super) fn run_or_rest(&mut self, depth: usize, least: u64) -> Result<u64, Error> {
+        let mut answered = 0;
+        while answered < least {
+            let before = answered;
+            for client in &mut self.clients {
+                answered += poll(client, &self.answer)?;
+            }
+            // One client in its own process: what it waits for comes from elsewhere.
+            if answered == before && self.clients[0].in_flight() >= depth {
+                self.clients[0].rest();
+            }
+            self.fill(depth)?;
+        }
+        Ok(answered)
+    }
+
     /// Waits for what is in flight.
-    fn drain(&mut self) -> Result<(), Error> {
+    pub(super) fn drain(&mut self) -> Result<(), Error> {
         for client in &mut self.clients {
             while client.in_flight() > 0 {
                 if poll(client, &self.answer)? == 0 {
@@ -253,6 +275,23 @@ impl Fleet {
         }
         Ok(())
     }
+}
+
+/// Lets a client have `depth` calls in flight.
+#[inline]
+fn fill(
+    client: &mut PipelinedClient<u64>,
+    message: &mut NumberedMessage,
+    number: &mut u64,
+    depth: usize,
+) -> Result<(), Error> {
+    while client.in_flight() < depth {
+        *number += 1;
+        let number = *number;
+        let submitted = client.submit(message.stamp(number), number);
+        submitted.map_err(|refused| failed(number, &refused.error))?;
+    }
+    Ok(())
 }
 
 /// Takes answers, and checks them; how many there were.

@@ -5,6 +5,7 @@
 //! | [`Shape::RoundTrip`] | one blocking call at a time, both sides poll; the median of batches of 50 |
 //! | [`Shape::InPlace`] | the same, of bodies that are filled and read in place |
 //! | [`Shape::Window`] | calls in flight per client, of clients that one thread polls in turn |
+//! | [`Shape::Processes`] | the same, each client a process of its own |
 //! | [`Shape::OneWay`] | four long requests in flight, answered with eight bytes |
 //! | [`Shape::AfterIdle`] | one call after a millisecond of silence, both sides asleep |
 //!
@@ -19,12 +20,14 @@ use serde::{Deserialize, Serialize};
 use crate::sample::SamplePlan;
 
 mod client;
+mod processes;
 mod server;
 
 pub use client::NumberedMessage;
+pub use processes::{CALLER_COMMAND, serve_caller};
 
 /// Calls in flight per client of short messages that the server has room for.
-const DEPTH: u16 = 64;
+pub(crate) const DEPTH: u16 = 64;
 /// Calls in flight that go one way, and the room for calls of long messages.
 const DEPTH_ONE_WAY: u16 = 4;
 /// Messages that are longer are long.
@@ -47,6 +50,8 @@ pub enum Shape {
     InPlace,
     /// So many in flight per client.
     Window(u16),
+    /// So many in flight per client, each client a process of its own.
+    Processes(u16),
     /// Some in flight, answered with their number alone.
     OneWay,
     /// The next a while after the answer.
@@ -58,8 +63,10 @@ pub enum Shape {
 pub struct Calls {
     /// Length of request and response: 8, or at least 16.
     pub len_bytes: usize,
-    /// Clients, all in the initiator.
+    /// Clients, all in the initiator unless they are [processes](Shape::Processes).
     pub clients: u16,
+    /// Slots of the rings of each client; a power of two.
+    pub ring: u16,
     /// How calls follow each other.
     pub shape: Shape,
 }
@@ -78,7 +85,7 @@ impl Calls {
 
     /// Calls per client that the server has room for.
     fn server_depth(self) -> u16 {
-        if self.len_bytes > LONG_BYTES { DEPTH_ONE_WAY } else { DEPTH }
+        if self.len_bytes > LONG_BYTES { DEPTH_ONE_WAY } else { self.ring }
     }
 
     /// Where the server listens.
@@ -114,19 +121,19 @@ mod tests {
     fn every_shape_checks_its_answers() {
         let folder = std::env::temp_dir().join(format!("copyrpc-t-{}", std::process::id()));
         let shapes = [
-            Calls { len_bytes: 8, clients: 1, shape: Shape::RoundTrip },
-            Calls { len_bytes: 4096, clients: 1, shape: Shape::RoundTrip },
-            Calls { len_bytes: 56, clients: 1, shape: Shape::InPlace },
-            Calls { len_bytes: 4096, clients: 1, shape: Shape::InPlace },
-            Calls { len_bytes: 56, clients: 16, shape: Shape::Window(4) },
-            Calls { len_bytes: 64, clients: 1, shape: Shape::Window(32) },
-            Calls { len_bytes: 1 << 20, clients: 1, shape: Shape::RoundTrip },
-            Calls { len_bytes: 1 << 20, clients: 1, shape: Shape::OneWay },
-            Calls { len_bytes: 56, clients: 1, shape: Shape::AfterIdle },
+            Calls { len_bytes: 8, clients: 1, ring: DEPTH, shape: Shape::RoundTrip },
+            Calls { len_bytes: 4096, clients: 1, ring: DEPTH, shape: Shape::RoundTrip },
+            Calls { len_bytes: 56, clients: 1, ring: DEPTH, shape: Shape::InPlace },
+            Calls { len_bytes: 4096, clients: 1, ring: DEPTH, shape: Shape::InPlace },
+            Calls { len_bytes: 56, clients: 16, ring: DEPTH, shape: Shape::Window(4) },
+            Calls { len_bytes: 64, clients: 1, ring: DEPTH, shape: Shape::Window(32) },
+            Calls { len_bytes: 1 << 20, clients: 1, ring: DEPTH, shape: Shape::RoundTrip },
+            Calls { len_bytes: 1 << 20, clients: 1, ring: DEPTH, shape: Shape::OneWay },
+            Calls { len_bytes: 56, clients: 1, ring: DEPTH, shape: Shape::AfterIdle },
         ];
         for (calls, number) in shapes.into_iter().zip(1..) {
             let count = if calls.len_bytes > LONG_BYTES { 40 } else { 300 };
-            runs(calls, &SamplePlan { count, number, folder: folder.clone() });
+            runs(calls, &SamplePlan { count, number, folder: folder.clone(), cores: Vec::new() });
         }
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -134,7 +141,9 @@ mod tests {
     #[test]
     fn longer_messages_are_designed_to_move_their_lines_beside_the_slot() {
         let lines = |len_bytes| {
-            Calls { len_bytes, clients: 1, shape: Shape::RoundTrip }.lines().to_string()
+            Calls { len_bytes, clients: 1, ring: DEPTH, shape: Shape::RoundTrip }
+                .lines()
+                .to_string()
         };
         assert_eq!([8, 56, 64, 4096].map(lines), ["2", "2", "4", "130"]);
     }

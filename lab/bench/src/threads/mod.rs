@@ -6,6 +6,7 @@
 //! | [`Shape::Batched`] | the same in batches of 32: reserve and commit, pop into a slice |
 //! | [`Shape::RoundTrip`] | one item there and one back over two rings, the median of batches of 50 |
 //! | [`Flux`] | calls of n threads that all call each other with 32 calls to each in flight |
+//! | [`ThreadTraffic::Channels`] | the same calls over a mesh of `std::sync::mpsc` channels |
 //!
 //! The threads pause (`spin_loop`) when they find a queue full or empty, as their users do.
 
@@ -15,6 +16,7 @@ use inproc::spsc;
 
 use crate::{error::Error, shared_words::SharedWords};
 
+mod channels;
 mod flux;
 pub mod spsc_ring;
 
@@ -102,6 +104,8 @@ pub enum ThreadTraffic {
     Ring(RingTraffic),
     /// Calls between threads over Flux.
     Flux(Flux),
+    /// The same calls between so many threads over channels of the standard library.
+    Channels(usize),
 }
 
 impl RingDiscipline {
@@ -153,6 +157,7 @@ impl ThreadTraffic {
             Self::Flux(Flux { discipline, threads }) => {
                 format!("flux/{threads}-threads/{}", discipline.name())
             }
+            Self::Channels(threads) => format!("flux/{threads}-threads/std-channels"),
         }
     }
 
@@ -167,6 +172,8 @@ impl ThreadTraffic {
             }
             // An item there, an item back; both with their stamp fit a line.
             Self::Flux(Flux { discipline, .. }) => 2.0 * discipline.lines_per_item(false, false),
+            // Nobody designed them for a number of lines: a message in a block, and the ends of its list.
+            Self::Channels(_) => 2.0 * RingDiscipline::Lamport.lines_per_item(false, false),
         }
     }
 }
@@ -186,6 +193,7 @@ pub(crate) fn queues(quick: bool) -> Vec<ThreadTraffic> {
         queues.extend(
             RingDiscipline::ALL.map(|discipline| ThreadTraffic::Flux(Flux { discipline, threads })),
         );
+        queues.push(ThreadTraffic::Channels(threads));
     }
     queues
 }
@@ -241,6 +249,7 @@ impl ThreadTraffic {
             Self::Flux(Flux { discipline, threads }) => {
                 of_discipline!(discipline, run_flux, stage, threads, count)
             }
+            Self::Channels(threads) => channels::run(stage, threads, count),
         }
     }
 }
@@ -268,6 +277,7 @@ mod tests {
         for discipline in RingDiscipline::ALL {
             runs(ThreadTraffic::Flux(Flux { discipline, threads: 3 }));
         }
+        runs(ThreadTraffic::Channels(3));
     }
 
     #[test]

@@ -208,7 +208,7 @@ impl<N: Nic> Link<N> {
 }
 
 #[inline]
-fn check_success(completion: &Completion) -> Result<(), Error> {
+pub(crate) fn check_success(completion: &Completion) -> Result<(), Error> {
     match completion.failure {
         None => Ok(()),
         Some(failure) => Err(Error::Completion { kind: completion.kind, failure }),

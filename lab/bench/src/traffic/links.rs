@@ -51,7 +51,7 @@ impl LinkKind {
 
 /// What one side tells the other about one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Contact {
+pub(crate) struct Contact {
     qpn: u32,
     route: ContactRoute,
     service_level: u8,
@@ -68,7 +68,7 @@ enum ContactRoute {
 }
 
 impl Contact {
-    fn new(endpoint: QpAddress, region: &impl MemoryRegion) -> Self {
+    pub(crate) fn new(endpoint: QpAddress, region: &impl MemoryRegion) -> Self {
         let route = match endpoint.address.route {
             PortRoute::Lid(lid) => ContactRoute::Lid(lid.get()),
             PortRoute::Gid(route) => ContactRoute::Gid {
@@ -94,7 +94,12 @@ impl Contact {
         }
     }
 
-    fn endpoint(&self) -> Result<QpAddress, Error> {
+    /// Where its memory is.
+    pub(crate) fn region(&self) -> RemoteSlice {
+        RemoteSlice { addr: self.addr, rkey: Rkey::new(self.rkey) }
+    }
+
+    pub(crate) fn endpoint(&self) -> Result<QpAddress, Error> {
         let qpn = Qpn::new(self.qpn).ok_or_else(|| no_contact(format!("{self:?}")))?;
         let route = match self.route {
             ContactRoute::Lid(lid) => PortRoute::Lid(Lid::new(lid)),
@@ -169,7 +174,7 @@ impl<N: Nic> Links<N> {
         for ((link, contact), kind) in self.links.iter_mut().zip(contacts).zip(LinkKind::ALL) {
             let contact = from_json::<Contact>(contact)?;
             let to = contact.endpoint()?;
-            link.peer = RemoteSlice { addr: contact.addr, rkey: Rkey::new(contact.rkey) };
+            link.peer = contact.region();
             if kind.transport() == Transport::Ud {
                 link.destination = Some(Destination::Ud { to, qkey: QKEY });
             }

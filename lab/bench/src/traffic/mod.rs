@@ -26,6 +26,7 @@ mod payload;
 mod remote;
 mod round_trip;
 
+pub(crate) use links::Contact;
 pub use links::{LinkKind, Links};
 pub use one_way::OneWay;
 pub(crate) use payload::SMALL_BYTES;

@@ -9,11 +9,7 @@ use measure::{
     table::Table,
 };
 
-use super::switches::{Grid, SWITCHES, Switches};
-
-/// Calls of 32 B each way: endpoints and calls in flight over all of them.
-pub(crate) const LOADS: [(&str, u16, u16); 3] =
-    [("1-endpoint-qd1", 1, 1), ("1-endpoint-qd32", 1, 32), ("8-endpoints-qd256", 8, 256)];
+use super::switches::{CallLoad, Grid, SWITCHES, Switches};
 
 /// The cell of a load at a point of the grid.
 pub(crate) fn name_of(load: &str, suffix: &str) -> String {
@@ -45,10 +41,12 @@ const AXES: usize = SWITCHES.len();
 struct Point {
     /// Names of switches and their values.
     axes: Vec<(&'static str, String)>,
-    medians: [Option<f64>; LOADS.len()],
+    /// By load.
+    medians: Vec<Option<f64>>,
 }
 
 struct Matrix {
+    loads: Vec<CallLoad>,
     points: Vec<Point>,
 }
 
@@ -57,21 +55,22 @@ impl Matrix {
         let medians: HashMap<&str, f64> =
             rows.iter().map(|row| (row.cell.as_str(), row.summary.median)).collect();
         let point = |(switches, suffix): (Switches, String)| {
-            let median = |(load, ..): (&str, u16, u16)| {
-                medians.get(name_of(load, &suffix).as_str()).copied()
-            };
+            let median =
+                |load: &CallLoad| medians.get(name_of(&load.name, &suffix).as_str()).copied();
             let axes = switches.iter().map(|(name, value)| (name, value.to_owned()));
-            Point { axes: axes.collect(), medians: LOADS.map(median) }
+            Point { axes: axes.collect(), medians: grid.loads.iter().map(median).collect() }
         };
         let points = grid.points().into_iter().map(point);
-        Self { points: points.filter(|point| point.medians.iter().any(Option::is_some)).collect() }
+        let points = points.filter(|point| point.medians.iter().any(Option::is_some)).collect();
+        Self { loads: grid.loads.clone(), points }
     }
 
     /// For each value but the first of a switch, the median over all pairs of combinations that
     /// differ in nothing else.
     fn effects(&self) -> Table {
-        let [a, b, c] = LOADS.map(|(load, ..)| load);
-        let head = [format!("{a}: time"), format!("{b}: rate"), format!("{c}: rate")];
+        let head = self.loads.iter().map(|load| {
+            format!("{}: {}", load.name, if load.depth == 1 { "time" } else { "rate" })
+        });
         let mut table =
             Table::new(1, ["switch".to_owned()].into_iter().chain(head).chain(["pairs".into()]));
         let Some(first) = self.points.first() else { return table };
@@ -85,7 +84,7 @@ impl Matrix {
             }
             for value in values {
                 let pairs = self.pairs(axis, base, value);
-                let ratios = [0, 1, 2].map(|load| {
+                let ratios = (0..self.loads.len()).map(|load| {
                     let of_pair = |(to, from): &(&Point, &Point)| {
                         Some(to.medians[load]? / from.medians[load]?)
                     };
@@ -116,12 +115,16 @@ impl Matrix {
             |axis: &usize| self.points.iter().any(|p| p.axes[*axis] != first.axes[*axis]);
         let varied: Vec<usize> = (0..AXES).filter(is_varied).collect();
         let names = varied.iter().map(|axis| first.axes[*axis].0.to_owned());
-        let loads = LOADS
-            .map(|(load, _, depth)| format!("{load} {}", if depth == 1 { "ns" } else { "M/s" }));
+        let loads = self
+            .loads
+            .iter()
+            .map(|load| format!("{} {}", load.name, if load.depth == 1 { "ns" } else { "M/s" }));
         let mut table = Table::new(varied.len(), names.chain(loads));
         for point in &self.points {
             let values = varied.iter().map(|axis| point.axes[*axis].1.clone());
-            table.push(values.chain(point.medians.map(|m| m.map(number).unwrap_or_default())));
+            table.push(
+                values.chain(point.medians.iter().map(|m| m.map(number).unwrap_or_default())),
+            );
         }
         table
     }

@@ -2,8 +2,9 @@
 
 use core::fmt;
 
-use config::units::parse_duration_ns;
-use rpc::{Config, FlushPolicy, TransportKind};
+use config::units::parse_bytes;
+use protocols::{FLUSH_FORMS, flush_policy};
+use rpc::{Config, TransportKind};
 use serde::{Deserialize, Serialize};
 
 /// Something that can be switched.
@@ -23,7 +24,7 @@ pub struct Switch {
 }
 
 /// All of them.
-pub static SWITCHES: [Switch; 7] = [
+pub static SWITCHES: [Switch; 8] = [
     Switch {
         name: "transport",
         forms: "rc, dc",
@@ -80,20 +81,36 @@ pub static SWITCHES: [Switch; 7] = [
         set: |config, text| Some(Config { signal_interval: count(text, 64)?, ..config }),
     },
     Switch {
+        name: "ring",
+        forms: "a power of two from 64KiB to 64MiB",
+        meaning: "Ring that each peer writes into, half of it for answers: a power of two from 64KiB to 64MiB",
+        label: "ring-",
+        values: &["256KiB"],
+        set: |config, text| {
+            let bytes = usize::try_from(parse_bytes(text).ok()?).ok()?;
+            let is_possible = bytes.is_power_of_two() && (1 << 16..=1 << 26).contains(&bytes);
+            let batch_bytes = config.batch_bytes.min(bytes / 4);
+            let response_bytes = bytes / 2;
+            is_possible.then_some(Config {
+                ring_bytes: bytes,
+                response_bytes,
+                batch_bytes,
+                ..config
+            })
+        },
+    },
+    Switch {
         name: "flush",
-        forms: FLUSHES,
+        forms: FLUSH_FORMS,
         meaning: "When batches are posted: self-clocked:N, immediate, hold:TIME, adaptive-hold:N, \
                   rtt-hold:FACTOR, poll-budget:N, coalesce:TIME",
         label: "",
         values: &["self-clocked:2"],
-        set: |config, text| Some(Config { flush: policy(text)?, ..config }),
+        set: |config, text| Some(Config { flush: flush_policy(text).ok()?, ..config }),
     },
 ];
 
 const ON_OFF: &[&str] = &["on", "off"];
-/// Every form of a flush policy.
-const FLUSHES: &str = "self-clocked:N, immediate, hold:TIME, adaptive-hold:N, rtt-hold:FACTOR, \
-                       poll-budget:N, coalesce:TIME";
 
 fn is_on(text: &str) -> Option<bool> {
     ON_OFF.iter().position(|value| *value == text).map(|position| position == 0)
@@ -101,38 +118,6 @@ fn is_on(text: &str) -> Option<bool> {
 
 fn count(text: &str, max: u16) -> Option<u16> {
     text.parse().ok().filter(|count| (1..=max).contains(count))
-}
-
-/// A flush policy by its name.
-///
-/// # Errors
-///
-/// The forms there are, in words.
-pub fn flush_policy(text: &str) -> Result<FlushPolicy, String> {
-    policy(text).ok_or_else(|| format!("`{text}` is none of {FLUSHES}"))
-}
-
-fn policy(text: &str) -> Option<FlushPolicy> {
-    let (name, value) = text.split_once(':').unwrap_or((text, ""));
-    let count = || count(value, u16::MAX);
-    let ns = || u32::try_from(parse_duration_ns(value).ok()?).ok();
-    Some(match name {
-        "immediate" if value.is_empty() => FlushPolicy::Immediate,
-        "self-clocked" => FlushPolicy::SelfClocked { wqes: count()? },
-        "hold" => FlushPolicy::Hold { ns: ns()? },
-        "adaptive-hold" => FlushPolicy::AdaptiveHold { messages: count()? },
-        "rtt-hold" => FlushPolicy::RttHold { permille: permille(value)? },
-        "poll-budget" => FlushPolicy::PollBudget { polls: count()?.into() },
-        "coalesce" => FlushPolicy::Coalesce { ns: ns()? },
-        _ => return None,
-    })
-}
-
-/// Thousandths, of a decimal number with up to three places.
-fn permille(text: &str) -> Option<u32> {
-    let (whole, places) = text.split_once('.').unwrap_or((text, ""));
-    let places = (places.len() <= 3).then(|| format!("{places:0<3}"))?;
-    whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(places.parse().ok()?)
 }
 
 impl Switch {
@@ -155,24 +140,24 @@ impl Switch {
 
 /// The value of each of [`SWITCHES`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Switches([String; SWITCHES.len()]);
+pub struct Switches(Box<[String; SWITCHES.len()]>);
 
 impl Default for Switches {
     fn default() -> Self {
-        Self(SWITCHES.each_ref().map(|switch| switch.default().to_owned()))
+        Self(Box::new(SWITCHES.each_ref().map(|switch| switch.default().to_owned())))
     }
 }
 
 impl Switches {
     /// Names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        SWITCHES.iter().zip(&self.0).map(|(switch, value)| (switch.name, value.as_str()))
+        SWITCHES.iter().zip(self.0.iter()).map(|(switch, value)| (switch.name, value.as_str()))
     }
 
     /// Settings of a worker that polls: the defaults but for the switches.
     pub(crate) fn config(&self, endpoints: u16) -> Config {
         let mut config = Config { peers_max: endpoints, may_sleep: false, ..Config::default() };
-        for (switch, value) in SWITCHES.iter().zip(&self.0) {
+        for (switch, value) in SWITCHES.iter().zip(self.0.iter()) {
             // What is no value of its switch is refused where it comes from, and changes nothing here.
             config = (switch.set)(config.clone(), value).unwrap_or(config);
         }
@@ -192,14 +177,61 @@ impl fmt::Display for Switches {
     }
 }
 
+/// Connections and calls in flight, over all of them, of short calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallLoad {
+    /// For the names of cells.
+    pub name: String,
+    /// Connections.
+    pub endpoints: u16,
+    /// Calls in flight over all of them.
+    pub depth: u16,
+}
+
+impl CallLoad {
+    /// Every combination that has a call in flight for each connection.
+    #[must_use]
+    pub fn grid(endpoints: &[u16], depths: &[u16]) -> Vec<Self> {
+        let mut loads = Vec::new();
+        for (&endpoints, &depth) in
+            endpoints.iter().flat_map(|e| depths.iter().map(move |depth| (e, depth)))
+        {
+            let s = if endpoints == 1 { "" } else { "s" };
+            let load =
+                Self { name: format!("{endpoints}-endpoint{s}-qd{depth}"), endpoints, depth };
+            if depth >= endpoints && !loads.contains(&load) {
+                loads.push(load);
+            }
+        }
+        loads
+    }
+}
+
+/// Calls of 32 B each way: endpoints and calls in flight over all of them.
+const LOADS: [(&str, u16, u16); 3] =
+    [("1-endpoint-qd1", 1, 1), ("1-endpoint-qd32", 1, 32), ("8-endpoints-qd256", 8, 256)];
+
+/// The same as a list of loads.
+fn loads() -> Vec<CallLoad> {
+    LOADS
+        .map(|(name, endpoints, depth)| CallLoad { name: name.to_owned(), endpoints, depth })
+        .into()
+}
+
 /// Lists of values for each of [`SWITCHES`]: all combinations are measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grid(pub [Vec<String>; SWITCHES.len()]);
+pub struct Grid {
+    /// By switch.
+    pub switches: [Vec<String>; SWITCHES.len()],
+    /// Of short calls.
+    pub loads: Vec<CallLoad>,
+}
 
 impl Default for Grid {
     /// One point: the default.
     fn default() -> Self {
-        Self(SWITCHES.each_ref().map(|switch| vec![switch.default().to_owned()]))
+        let switches = SWITCHES.each_ref().map(|switch| vec![switch.default().to_owned()]);
+        Self { switches, loads: loads() }
     }
 }
 
@@ -208,7 +240,8 @@ impl Grid {
     #[must_use]
     pub fn of_switches() -> Self {
         let owned = |value: &&str| (*value).to_owned();
-        Self(SWITCHES.each_ref().map(|switch| switch.values.iter().map(owned).collect()))
+        let switches = SWITCHES.each_ref().map(|s| s.values.iter().map(owned).collect());
+        Self { switches, ..Self::default() }
     }
 
     /// The default but for these lists, by name.
@@ -217,7 +250,7 @@ impl Grid {
         let mut grid = Self::default();
         for (name, values) in lists {
             let at = SWITCHES.iter().position(|switch| switch.name == *name).expect("a switch");
-            grid.0[at] = values.iter().map(|&value| value.to_owned()).collect();
+            grid.switches[at] = values.iter().map(|&value| value.to_owned()).collect();
         }
         grid
     }
@@ -227,7 +260,7 @@ impl Grid {
     #[must_use]
     pub fn points(&self) -> Vec<(Switches, String)> {
         let mut points = vec![(Switches::default(), String::new())];
-        for (at, (switch, values)) in SWITCHES.iter().zip(&self.0).enumerate() {
+        for (at, (switch, values)) in SWITCHES.iter().zip(&self.switches).enumerate() {
             let is_first = |(at, value): &(usize, &String)| !values[..*at].contains(value);
             let values = values.iter().enumerate().filter(is_first).map(|(_, value)| value);
             let values = values.collect::<Vec<_>>();
@@ -251,7 +284,7 @@ impl Grid {
     /// On RC the number of initiators has no effect; on DC receives are always shared.
     fn is_first_of_its_kind(&self, switches: &Switches) -> bool {
         let without_effect = if switches.is_dc() { "srq" } else { "dcis" };
-        let mut all = SWITCHES.iter().zip(&self.0).zip(&switches.0);
+        let mut all = SWITCHES.iter().zip(&self.switches).zip(switches.0.iter());
         all.all(|((switch, values), value)| {
             switch.name != without_effect || values.first() == Some(value)
         })
@@ -260,32 +293,31 @@ impl Grid {
 
 #[cfg(test)]
 mod tests {
+    use rpc::FlushPolicy;
+
     use super::*;
 
     #[test]
-    fn a_policy_is_read_as_it_is_written() {
-        for (text, expected) in [
-            ("self-clocked:2", FlushPolicy::SelfClocked { wqes: 2 }),
-            ("immediate", FlushPolicy::Immediate),
-            ("hold:10us", FlushPolicy::Hold { ns: 10_000 }),
-            ("hold:1500ns", FlushPolicy::Hold { ns: 1500 }),
-            ("adaptive-hold:8", FlushPolicy::AdaptiveHold { messages: 8 }),
-            ("rtt-hold:0.5", FlushPolicy::RttHold { permille: 500 }),
-            ("rtt-hold:2", FlushPolicy::RttHold { permille: 2000 }),
-            ("poll-budget:4", FlushPolicy::PollBudget { polls: 4 }),
-            ("coalesce:3us", FlushPolicy::Coalesce { ns: 3000 }),
-        ] {
-            let [.., flush] = &SWITCHES;
-            flush.check(text).unwrap();
-            let Grid(mut values) = Grid::default();
-            values[SWITCHES.len() - 1] = vec![text.to_owned()];
-            assert_eq!(Grid(values).points()[0].0.config(1).flush, expected, "{text}");
-        }
-        for bad in ["", "hold", "hold:10", "self-clocked:0", "rtt-hold:0.1234", "never:1"] {
-            let refused = SWITCHES[SWITCHES.len() - 1].check(bad).unwrap_err();
-            assert!(refused.contains("adaptive-hold:N"), "{bad}");
-        }
+    fn a_value_reaches_the_worker_and_no_value_is_refused_with_the_forms() {
+        let mut grid = Grid::default();
+        grid.switches[SWITCHES.len() - 1] = vec!["hold:10us".to_owned()];
+        assert_eq!(grid.points()[0].0.config(1).flush, FlushPolicy::Hold { ns: 10_000 });
+        let [.., flush] = &SWITCHES;
+        assert!(flush.check("never:1").unwrap_err().contains("adaptive-hold:N"));
         assert_eq!(SWITCHES[1].check("0").unwrap_err(), "`0` is none of 1 to 256");
+    }
+
+    #[test]
+    fn loads_are_combinations_with_a_call_for_each_connection() {
+        let names =
+            |loads: Vec<CallLoad>| loads.into_iter().map(|load| load.name).collect::<Vec<_>>();
+        let loads = CallLoad::grid(&[1, 8, 8], &[1, 32]);
+        assert_eq!(names(loads), ["1-endpoint-qd1", "1-endpoint-qd32", "8-endpoints-qd32"]);
+        let ring = SWITCHES.iter().find(|switch| switch.name == "ring").unwrap();
+        assert!(ring.check("4MiB").is_ok());
+        for bad in ["32KiB", "3MiB", "128MiB", "big"] {
+            assert!(ring.check(bad).unwrap_err().ends_with("from 64KiB to 64MiB"), "{bad}");
+        }
     }
 
     #[test]

@@ -1,8 +1,14 @@
 //! Options of benchmarks of layers.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use bench::workers::switches::{Grid, SWITCHES, Switch};
+use bench::{
+    by_protocol::ScalerpcSettings,
+    dc_plan::DcGrid,
+    dc_reads::{INITIATORS_MAX, TARGETS_MAX, WINDOW_MAX},
+    plan::IpcGrid,
+    workers::switches::{CallLoad, Grid, SWITCHES, Switch},
+};
 use clap::{
     Arg, ArgGroup, ArgMatches, Args as ClapArgs, Command as Clap, FromArgMatches, Id, Subcommand,
 };
@@ -10,6 +16,7 @@ use command::{
     flags::{KnobFlags, NicKnobs},
     output::file,
 };
+use config::units::{parse_bytes, parse_duration_ns};
 use measure::cores::Cores;
 use protocols::Protocol;
 
@@ -60,7 +67,7 @@ pub(crate) enum LayerCommand {
     Inproc(BenchArgs),
     /// Calls between two processes over shared memory.
     #[command(after_help = BENCH_HELP)]
-    Ipc(BenchArgs),
+    Ipc(IpcArgs),
     /// Long answers by way of daemons, and short calls beside them.
     #[command(after_help = BENCH_HELP)]
     Daemons(BenchArgs),
@@ -72,8 +79,56 @@ pub(crate) enum LayerCommand {
 pub(crate) struct VerbsArgs {
     #[command(flatten)]
     pub(crate) bench: BenchArgs,
+    /// READs over DC in flight, 1 to 1024: only such cells, with the same, with changing and with random targets.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=i64::from(WINDOW_MAX)))]
+    dc_window: Vec<u16>,
+    /// Initiators of READs over DC, 1 to 256.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=i64::from(INITIATORS_MAX)))]
+    dc_initiators: Vec<u16>,
+    /// Targets of READs over DC, 1 to 64.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=i64::from(TARGETS_MAX)))]
+    dc_targets: Vec<u16>,
     #[command(flatten)]
     pub(crate) nic: KnobFlags<NicKnobs>,
+}
+
+impl VerbsArgs {
+    /// What is asked of READs over DC.
+    pub(crate) fn dc_grid(&self) -> DcGrid {
+        DcGrid {
+            windows: self.dc_window.clone(),
+            initiators: self.dc_initiators.clone(),
+            targets: self.dc_targets.clone(),
+        }
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct IpcArgs {
+    #[command(flatten)]
+    pub(crate) bench: BenchArgs,
+    /// Clients, 1 to 1024: only calls of 56 B of so many, which one thread polls in turn, and of as many processes.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    clients: Vec<u16>,
+    /// Calls in flight of each client, 1 to 4096; those that --ring has no slots for are left out.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: Vec<u16>,
+    /// Slots of each ring, a power of two from 1 to 4096 [default: 64].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ring_slots)]
+    ring: Vec<u16>,
+}
+
+impl IpcArgs {
+    /// What is asked for.
+    pub(crate) fn grid(&self) -> IpcGrid {
+        let Self { clients, depth, ring, .. } = self;
+        IpcGrid { clients: clients.clone(), depths: depth.clone(), rings: ring.clone() }
+    }
+}
+
+fn ring_slots(text: &str) -> Result<u16, String> {
+    let slots = text.parse::<u16>().ok().filter(|slots| slots.is_power_of_two() && *slots <= 4096);
+    slots.ok_or_else(|| "a power of two from 1 to 4096 is possible".to_owned())
 }
 
 #[derive(Debug, ClapArgs)]
@@ -106,8 +161,57 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_name = "HOST")]
     #[arg(conflicts_with_all = ["GridArgs", "preset", "markdown", "protocol"])]
     pub(crate) client: Option<String>,
+    /// Connections, 1 to 1024: short calls over so many, instead of the three loads of the table.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(conflicts_with_all = ["server", "client"])]
+    pub(crate) endpoints: Vec<u16>,
+    /// Calls in flight over all connections, 1 to 4096; combinations with fewer calls than connections are left out.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(conflicts_with_all = ["server", "client"])]
+    pub(crate) depth: Vec<u16>,
+    #[command(flatten)]
+    pub(crate) scalerpc: ScalerpcArgs,
     #[command(flatten)]
     grid: GridArgs,
+}
+
+/// What can be set about ScaleRPC, for `--protocol`.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "ScaleRPC, with --protocol")]
+pub(crate) struct ScalerpcArgs {
+    /// Clients of a group, 1 to 16384 [default: as many as fit 32 MiB, up to 40].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16384), requires = "protocol")]
+    group: Option<u16>,
+    /// Turn of a group, 1us to 1s [default: 100us].
+    #[arg(long, value_name = "TIME", value_parser = turn, requires = "protocol")]
+    turn: Option<Duration>,
+    /// Blocks of a client's zone, 1 to 64 [default: its calls in flight].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64), requires = "protocol")]
+    slots: Option<u8>,
+    /// Bytes of a block, 128B to 64MiB in steps of 64 [default: 4KiB, or what the body takes if that is longer].
+    #[arg(long, value_name = "BYTES", value_parser = block, requires = "protocol")]
+    block: Option<u32>,
+}
+
+impl ScalerpcArgs {
+    pub(crate) fn settings(&self) -> ScalerpcSettings {
+        let Self { group, turn, slots, block } = *self;
+        let turn_ns = turn.and_then(|turn| u64::try_from(turn.as_nanos()).ok());
+        ScalerpcSettings { group, turn_ns, slots, block_bytes: block }
+    }
+}
+
+fn turn(text: &str) -> Result<Duration, String> {
+    let ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
+    let is_possible = (1_000..=1_000_000_000).contains(&ns);
+    is_possible.then(|| Duration::from_nanos(ns)).ok_or_else(|| "1us to 1s are possible".to_owned())
+}
+
+fn block(text: &str) -> Result<u32, String> {
+    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
+    let bytes = u32::try_from(bytes).ok().filter(|bytes| bytes.is_multiple_of(64));
+    let bytes = bytes.filter(|bytes| (128..=64 << 20).contains(bytes));
+    bytes.ok_or_else(|| "128B to 64MiB in steps of 64 are possible".to_owned())
 }
 
 /// The default address of `bench rpc --server`.
@@ -132,12 +236,22 @@ pub(crate) enum RpcPreset {
 }
 
 impl RpcArgs {
-    /// Every combination of the switches.
+    /// Every combination of the switches, and of endpoints and calls in flight.
     pub(crate) fn grid(&self) -> Grid {
-        if let Some(RpcPreset::Switches) = self.preset {
-            return Grid::of_switches();
+        let mut grid = match self.preset {
+            Some(RpcPreset::Switches) => Grid::of_switches(),
+            None => self.grid.0.clone(),
+        };
+        if self.has_loads() {
+            let or = |values: &[u16]| if values.is_empty() { vec![1] } else { values.to_vec() };
+            grid.loads = CallLoad::grid(&or(&self.endpoints), &or(&self.depth));
         }
-        self.grid.0.clone()
+        grid
+    }
+
+    /// Whether endpoints or calls in flight are named.
+    pub(crate) fn has_loads(&self) -> bool {
+        !self.endpoints.is_empty() || !self.depth.is_empty()
     }
 }
 
@@ -173,7 +287,7 @@ impl FromArgMatches for GridArgs {
             let values = matches.get_many::<String>(switch.name);
             values.into_iter().flatten().cloned().collect()
         };
-        Ok(Self(Grid(SWITCHES.each_ref().map(list))))
+        Ok(Self(Grid { switches: SWITCHES.each_ref().map(list), ..Grid::default() }))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -193,6 +307,10 @@ pub(crate) struct BenchArgs {
     /// Show numbers for each pace of the machine apart, instead of one of all samples.
     #[arg(long)]
     pub(crate) by_pace: bool,
+    /// Also count cycles, instructions, misses of caches, lines of other cores, changes of the core and page faults per
+    /// operation, on both sides, as far as the machine counts them.
+    #[arg(long)]
+    pub(crate) counters: bool,
     /// Samples per cell [default: 7; with --quick 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) runs: Option<u16>,

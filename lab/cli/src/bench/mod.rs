@@ -4,6 +4,7 @@ use std::{net::TcpListener, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use bench::{
+    dc_plan::{self, DcGrid},
     plan::{self, Planned},
     process_pair::{ChildSide, ProcessPair},
     selected,
@@ -28,7 +29,7 @@ mod long_calls;
 pub(crate) mod shown;
 mod work;
 
-use args::{BenchArgs, LayerCommand, PEER_COMMAND, RpcArgs, VerbsArgs};
+use args::{BenchArgs, IpcArgs, LayerCommand, PEER_COMMAND, RpcArgs, VerbsArgs};
 pub(crate) use work::WorkError;
 use work::open_work;
 
@@ -63,6 +64,14 @@ const AIMS: [Aim; 3] = [
     },
 ];
 
+/// How READs over DC are to be read.
+const DC_NOTES: [&str; 2] = [
+    "dc-read: 32 B from a random place by one thread, both ends compared; latency: READs in flight over their rate",
+    "reference: machines with Connect-IB cards, 14 threads each and 140 of an incast; alone and static: one thread",
+];
+/// The same, of a NIC that cannot.
+const NO_DC_NOTES: [&str; 1] = ["the NIC has no DC, so no READs over it were measured"];
+
 /// What `bench rpc` is measured against.
 const RPC_AIMS: [Aim; 2] = [
     Aim {
@@ -91,9 +100,10 @@ const INPROC_NOTES: [&str; 2] = [
 ];
 
 /// What `bench ipc` is measured against.
-const IPC_NOTES: [&str; 2] = [
+const IPC_NOTES: [&str; 3] = [
     "lines: cache lines that a call moves, as designed, while both sides poll",
-    "all clients of a cell live in one process and are polled in turn",
+    "clients: of one process, which polls them in turn",
+    "processes: clients that are a process each, on all cores but the server's, if there are others",
 ];
 
 /// How `bench daemons` takes its numbers.
@@ -122,8 +132,9 @@ fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
 }
 
 /// `copyrpc-lab bench ipc`.
-fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
-    let session = Session::start(args, plan::ipc(args.quick))?;
+fn ipc(args: &IpcArgs) -> anyhow::Result<()> {
+    let (grid, args) = (args.grid(), &args.bench);
+    let session = Session::start(args, plan::ipc(args.quick, &grid))?;
     session.run(args, "ipc", "none", &IPC_AIMS, &IPC_NOTES)
 }
 
@@ -142,9 +153,22 @@ fn limit(args: &BenchArgs) -> anyhow::Result<()> {
 /// `copyrpc-lab bench verbs`.
 fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
     let nic = nic::selected(&args.nic.load()?);
-    let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
+    let (grid, quick) = (args.dc_grid(), args.bench.quick);
+    let has_dc = selected::has_dc(&nic)?;
+    let mut plan = plan::verbs(quick);
+    if has_dc {
+        plan.extend(dc_plan::dc_reads(quick, &grid));
+    }
+    let notes = if has_dc { &DC_NOTES[..] } else { &NO_DC_NOTES };
+    if grid != DcGrid::default() {
+        if !has_dc {
+            return Err(UsageError(format!("--dc-…: {}", NO_DC_NOTES[0])).into());
+        }
+        plan = plan::select(plan, "dc-read/");
+    }
+    let mut session = Session::start(&args.bench, plan)?;
     session.open(&nic)?;
-    session.run(&args.bench, "verbs", &nic.to_string(), &AIMS, &[])
+    session.run(&args.bench, "verbs", &nic.to_string(), &AIMS, notes)
 }
 
 /// `copyrpc-lab bench rpc`.
@@ -158,7 +182,7 @@ fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     }
     let grid = args.grid();
     let mut plan = plan::rpc(args.bench.quick, &grid);
-    if args.preset.is_some() {
+    if args.preset.is_some() || args.has_loads() {
         plan = plan::select(plan, SMALL_CELLS);
     }
     args.markdown.as_deref().map_or(Ok(()), output::check_file)?;
@@ -246,7 +270,9 @@ const PROTOCOL_NOTES: [&str; 2] = [
 
 /// `copyrpc-lab bench rpc --protocol`.
 fn by_protocols(args: &RpcArgs, nic: &Selection) -> anyhow::Result<()> {
-    let plan = bench::protocol_plan::plan(args.bench.quick, &args.protocol);
+    let loads = if args.has_loads() { args.grid().loads } else { Vec::new() };
+    let settings = args.scalerpc.settings();
+    let plan = bench::protocol_plan::plan(args.bench.quick, &args.protocol, &loads, settings);
     let mut session = Session::start(&args.bench, plan)?;
     session.open(nic)?;
     let aims = if args.protocol.contains(&Protocol::Erpc) { &PROTOCOL_AIMS[..] } else { &[] };
@@ -268,6 +294,8 @@ struct Session {
     cores: Cores,
     /// Cores that were allowed before this process was pinned to one.
     allowed: usize,
+    /// What this machine does not count, a sentence each.
+    missing: Vec<String>,
 }
 
 impl Session {
@@ -289,8 +317,9 @@ impl Session {
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
         let process_pair = ProcessPair::start(cores, &[PEER_COMMAND])?;
-        let suite = Suite::new(process_pair, cores, plan, window, &allowed);
-        Ok(Self { suite, cells, cores, allowed: allowed.len() })
+        let mut suite = Suite::new(process_pair, cores, plan, window, &allowed);
+        let missing = if args.counters { suite.count_events()? } else { Vec::new() };
+        Ok(Self { suite, cells, cores, allowed: allowed.len(), missing })
     }
 
     /// Lets both processes use the NIC.
@@ -328,6 +357,11 @@ impl Session {
             progress.inc(1);
         });
         progress.finish_and_clear();
-        Ok(Results::new(header, cells, &samples?, aims))
+        let mut results = Results::new(header, cells, &samples?, aims);
+        for (index, cell) in cells.iter().enumerate() {
+            results.set_events(&cell.name, self.suite.events(index));
+        }
+        results.notes.extend(self.missing);
+        Ok(results)
     }
 }

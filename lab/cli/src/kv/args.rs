@@ -9,6 +9,7 @@ use kv::{
     grid::Axes,
     job::{Config, Pin},
     preset::Preset,
+    series::{SeriesEvent, SeriesPlan},
     session::{Rounds, SessionPlan},
     workload::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload},
 };
@@ -126,6 +127,23 @@ pub(crate) struct KvArgs {
     /// The same as --preset places.
     #[arg(long, help_heading = "Measuring")]
     pub(super) matrix: bool,
+    /// Record rates, calls in flight, round trips, and of delegating daemons what their loops do, in slices of TIME, 1us
+    /// to 10ms, from the first call on; keep 200 slices before and after the event that --around names.
+    #[arg(long, value_name = "TIME", value_parser = parse_slice, help_heading = "Measuring")]
+    series: Option<u64>,
+    /// The event of --series: start (the first call) or collapse (where the rate of answers falls most).
+    #[arg(
+        long,
+        value_name = "EVENT",
+        default_value = "collapse",
+        requires = "series",
+        help_heading = "Measuring"
+    )]
+    around: SeriesEvent,
+    /// Also count cycles, instructions, misses of caches, lines of other cores, changes of the core and page faults per
+    /// call, of clients and of daemons, as far as the machine counts them.
+    #[arg(long, help_heading = "Measuring")]
+    counters: bool,
     /// One short run.
     #[arg(long, help_heading = "Measuring")]
     pub(super) quick: bool,
@@ -184,8 +202,11 @@ impl KvArgs {
         };
         let has_preset = self.matrix || !self.preset.is_empty();
         let is_plain = |config: &Config| {
-            let Workload { pace, verify, .. } = config.workload;
-            pace == Pace::Closed && verify == Verify::Answers && config.hosts == 1
+            let Workload { pace, verify, series, .. } = config.workload;
+            pace == Pace::Closed
+                && verify == Verify::Answers
+                && series.is_none()
+                && config.hosts == 1
         };
         let finds_wait = self.wait.is_empty() && !self.quick && !has_preset;
         SessionPlan { rounds, finds_wait: finds_wait && configs.iter().all(is_plain) }
@@ -202,6 +223,9 @@ impl KvArgs {
     /// The combinations that are asked for.
     pub(super) fn axes(&self, nic: &Selection, hosts: u16) -> anyhow::Result<Axes> {
         let default = Workload::default();
+        if hosts > 1 && self.series.is_some() {
+            return Err(UsageError("--series: the clocks of several hosts differ".into()).into());
+        }
         let mut switches = BTreeMap::new();
         for (name, values) in &self.switch {
             let is_new = switches.insert(name.clone(), values.clone()).is_none();
@@ -218,6 +242,7 @@ impl KvArgs {
                 timeout_ms: millis(self.timeout),
                 seed: self.seed,
                 verify: self.verify,
+                series: self.series.map(|slice_ns| SeriesPlan { slice_ns, event: self.around }),
                 ..default
             },
             backends: backends(&self.backend, &self.provider),
@@ -226,6 +251,7 @@ impl KvArgs {
             nic: nic.name().to_owned(),
             nic_knobs: nic.settings().clone(),
             hosts,
+            counters: self.counters,
             switches,
             ranks: match &self.ranks[..] {
                 [] if hosts > 1 => vec![hosts],
@@ -274,6 +300,13 @@ fn millis(time: Duration) -> u64 {
 fn parse_switch(text: &str) -> Result<(String, Vec<String>), String> {
     let (name, values) = text.split_once('=').ok_or("write NAME=VALUE or NAME=VALUE,VALUE")?;
     Ok((name.to_owned(), values.split(',').map(str::to_owned).collect()))
+}
+
+/// A slice of a series, in ns.
+fn parse_slice(text: &str) -> Result<u64, String> {
+    let ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
+    let is_possible = (1_000..=10_000_000).contains(&ns);
+    is_possible.then_some(ns).ok_or_else(|| "1us to 10ms are possible".to_owned())
 }
 
 /// `300ms`, `5s`, `2min`.

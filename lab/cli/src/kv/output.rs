@@ -84,6 +84,7 @@ impl Output {
             write_html(results, &self.folder.join("report.html")),
             write_markdown(results, &self.folder.join("report.md")),
             self.write_curve(results),
+            self.write_series(results),
             self.markdown.as_deref().map_or(Ok(()), |path| write_markdown(results, path)),
             self.write_json(results, json_to_stdout),
         ];
@@ -112,6 +113,14 @@ impl Output {
     fn write_curve(&self, results: &Results) -> anyhow::Result<()> {
         let Some(curve) = result::curve(results) else { return Ok(()) };
         self.write_file("curve.svg", |file| file.write_all(curve.as_bytes()))
+    }
+
+    /// What happened from microsecond to microsecond, if that was recorded.
+    fn write_series(&self, results: &Results) -> anyhow::Result<()> {
+        if results.runs.iter().all(|run| run.measured.series.is_none()) {
+            return Ok(());
+        }
+        self.write_file("series.csv", |file| result::write_series(results, file))
     }
 
     fn write_file(

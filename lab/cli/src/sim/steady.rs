@@ -1,7 +1,7 @@
 //! `copyrpc-lab sim steady`: whether production daemons do as much however they began, and by which policy most.
 
-use bench::workers::switches::flush_policy;
 use clap::{Args, builder::RangedU64ValueParser};
+use protocols::flush_policy;
 use serde::Serialize;
 use sim::{
     actors::reference_daemon::{self, Hold, Load, StartState},

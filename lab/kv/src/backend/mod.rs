@@ -32,7 +32,7 @@ use rpc::Status;
 use serde::{Deserialize, Serialize};
 
 pub use counters::Counters;
-pub use switches::{Switch, SwitchError, Switches};
+pub use switches::{Switch, SwitchError, SwitchRange, Switches};
 pub use wait::{ThreadIdle, Wait};
 
 use crate::{
@@ -170,6 +170,9 @@ pub struct JobSetup {
     pub wait: Wait,
     /// The backend's switches, all of them.
     pub switches: Switches,
+    /// Daemons time each turn of their loops.
+    #[serde(default)]
+    pub times_turns: bool,
     /// Where others reach what this process listens at: loopback, unless there are several hosts.
     #[serde(default = "loopback")]
     pub address: IpAddr,
@@ -301,6 +304,22 @@ pub trait Server {
 
     /// What it counted so far.
     fn counters(&self) -> Counters;
+
+    /// The same as a few numbers, cheap enough to be asked for after each turn; `None`: it has none.
+    fn totals(&self) -> Option<ServerTotals> {
+        None
+    }
+}
+
+/// What a daemon counted so far, and what there is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerTotals {
+    /// Requests of clients, responses and requests of other nodes, and replies to clients.
+    pub counts: [u64; 4],
+    /// Time with clients, with the NIC, posting, with what waits, and with peers, of turns that were timed.
+    pub phases_ns: [u64; 5],
+    /// Calls in flight.
+    pub outstanding: u64,
 }
 
 /// What a turn of a [`Server`] did.

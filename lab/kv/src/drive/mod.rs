@@ -61,6 +61,8 @@ pub struct Schedule {
     pub drained_ns: u64,
     /// Length of the slices of the measured interval.
     pub slice_ns: u64,
+    /// Length of the slices of a series; 0: there is none.
+    pub series_ns: u64,
 }
 
 impl Schedule {
@@ -80,7 +82,8 @@ impl Schedule {
         let end_ns = measure_ns + duration_ns;
         let drained_ns = end_ns + workload.timeout_ms * NS_PER_MS;
         let slice_ns = duration_ns.div_ceil(SLICES);
-        Self { begin_ns, measure_ns, end_ns, drained_ns, slice_ns }
+        let series_ns = workload.series.map_or(0, |plan| plan.slice_ns);
+        Self { begin_ns, measure_ns, end_ns, drained_ns, slice_ns, series_ns }
     }
 
     /// The slice that a time inside the measured interval belongs to.

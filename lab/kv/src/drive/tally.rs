@@ -8,7 +8,11 @@ use super::{
     Schedule,
     judge::{Call, JudgedAnswer},
 };
-use crate::{backend::CallFailure, codec::StoreStatus};
+use crate::{
+    backend::CallFailure,
+    codec::StoreStatus,
+    series::{CLIENT_COLUMNS, Slices},
+};
 
 /// Latencies above this are filed as this: longer than any timeout.
 pub const LATENCY_NS_MAX: u64 = 7_200_000_000_000;
@@ -63,6 +67,8 @@ pub struct ClientTally {
     pub calls: u64,
     /// When the first call was sent, after the scheduled begin; `None`: there was none.
     pub start_skew_ns: Option<u64>,
+    /// What happened in the slices of a series.
+    pub series: Slices,
 }
 
 impl ClientTally {
@@ -78,6 +84,7 @@ impl ClientTally {
             late: 0,
             calls: 0,
             start_skew_ns: None,
+            series: Slices::new(CLIENT_COLUMNS.len()),
         }
     }
 
@@ -92,6 +99,9 @@ impl ClientTally {
     pub(super) fn note_outstanding(&mut self, schedule: &Schedule, now_ns: u64, count: u32) {
         if let Some(slice) = schedule.slice_of(now_ns) {
             self.outstanding[slice] = self.outstanding[slice].max(count);
+        }
+        if let Some(slice) = now_ns.checked_div(schedule.series_ns) {
+            self.series.see(1, slice, count.into());
         }
     }
 
@@ -111,6 +121,13 @@ impl ClientTally {
                 self.mismatches += u64::from(verdict.status == StoreStatus::Mismatch);
             }
             Err(failure) => self.fail(failure, 1),
+        }
+        if result.is_ok()
+            && let Some(slice) = now_ns.checked_div(schedule.series_ns)
+        {
+            let row = self.series.row(slice);
+            row[0] += 1;
+            row[2] += now_ns.saturating_sub(call.due_ns);
         }
         let side = if call.is_local { &mut self.local } else { &mut self.remote };
         if result.is_ok()
@@ -156,8 +173,14 @@ mod tests {
     };
 
     /// Calls from 100 on, measured from 1000 to 2000 in slices of 100 ns.
-    const SCHEDULE: Schedule =
-        Schedule { begin_ns: 100, measure_ns: 1000, end_ns: 2000, drained_ns: 9000, slice_ns: 100 };
+    const SCHEDULE: Schedule = Schedule {
+        begin_ns: 100,
+        measure_ns: 1000,
+        end_ns: 2000,
+        drained_ns: 9000,
+        slice_ns: 100,
+        series_ns: 0,
+    };
 
     fn call(is_local: bool, due_ns: u64) -> Call {
         Call {

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use measure::events::EventMeter;
 use memory::sync::{AtomicBool, AtomicU64, Ordering};
 use os::{child::ChildChannel, clock};
 
@@ -57,13 +58,15 @@ pub(super) fn run<B: Backend>(
 ) -> Result<(), ChildError> {
     let answered = ids.iter().map(|_| AtomicU64::new(0)).collect();
     let shared = &Shared { answered, stop: AtomicBool::new(false) };
+    // Before there are other threads, which it counts, too.
+    let mut events = config.counters.then(EventMeter::of_machine);
     thread::scope(|scope| {
         let names = ids.iter().map(|id| format!("client-{}", id.0));
         let threads = Threads::start(scope, names, move |index, main: &MainThread<Finished>| {
             drive(config, backend, ids[index], &shared.answered[index], &shared.stop, main)
         })?;
         let clients = config.workload.topology().clients();
-        let result = lead(coordinator, &threads, &shared.answered, clients);
+        let result = lead(coordinator, &threads, &shared.answered, clients, events.as_mut());
         // Relaxed: the flag is all there is to see. It matters if one of several threads failed.
         shared.stop.store(true, Ordering::Relaxed);
         result
@@ -172,11 +175,12 @@ fn lead(
     threads: &Threads<Finished>,
     answered: &[AtomicU64],
     clients: u16,
+    mut events: Option<&mut EventMeter>,
 ) -> Result<(), ChildError> {
     threads.connect(coordinator)?;
     while let Some(schedule) = threads.next_interval(coordinator)? {
         let late_processes = u32::from(clock::now_ns() > schedule.begin_ns);
-        let mut meter = Meter::default();
+        let mut meter = Meter::new(events.as_deref_mut());
         let mut finished = Vec::new();
         let mut last_progress = Instant::now();
         while finished.len() < threads.count() {
@@ -192,12 +196,14 @@ fn lead(
         let mut measured = Measured {
             clients_cpu_ns: cpu_ns,
             clients_switches: switches,
+            clients_events: meter.events(),
+            uncounted: meter.uncounted(),
             harness_cpu_ns,
             late_processes,
             ..Measured::default()
         };
         for Finished { id, tally, events, counters } in finished {
-            measured.add(&Measured::of_client(id, clients, &tally, counters));
+            measured.add(&Measured::of_client(id, clients, &tally, counters, schedule.series_ns));
             for chunk in events.chunks(HISTORY_CHUNK) {
                 coordinator::send(coordinator, &Report::History(chunk.to_vec()))?;
             }

@@ -1,8 +1,9 @@
 //! What a process spends inside the measured interval: CPU time, and changes from one thread to another; and its
 //! memory.
 
-use std::{fs, time::Duration};
+use std::{collections::BTreeSet, fs, time::Duration};
 
+use measure::events::{EventCounts, EventMeter};
 use nix::sys::resource::{UsageWho, getrusage};
 use os::clock;
 use rustix::time::{ClockId, clock_gettime};
@@ -58,21 +59,41 @@ fn switches(of: UsageWho) -> u64 {
 }
 
 /// Looks at both ends of the measured interval, whenever it is asked to.
-#[derive(Debug, Default)]
-pub(super) struct Meter {
+#[derive(Debug)]
+pub(super) struct Meter<'a> {
     begin: Option<Spent>,
     end: Option<Spent>,
+    /// Of all threads of this process, if it counts.
+    events: Option<&'a mut EventMeter>,
+    counted: EventCounts,
 }
 
-impl Meter {
+impl<'a> Meter<'a> {
+    pub(super) fn new(events: Option<&'a mut EventMeter>) -> Self {
+        Self { begin: None, end: None, events, counted: EventCounts::default() }
+    }
+
     pub(super) fn look(&mut self, schedule: &Schedule) {
         let now_ns = clock::now_ns();
-        if now_ns >= schedule.measure_ns {
-            self.begin.get_or_insert_with(Spent::now);
+        if now_ns >= schedule.measure_ns && self.begin.is_none() {
+            self.begin = Some(Spent::now());
+            self.events.iter_mut().for_each(|events| events.begin());
         }
-        if now_ns >= schedule.end_ns {
-            self.end.get_or_insert_with(Spent::now);
+        if now_ns >= schedule.end_ns && self.end.is_none() {
+            self.end = Some(Spent::now());
+            self.counted = self.events.as_mut().map(|events| events.end()).unwrap_or_default();
         }
+    }
+
+    /// What the machine does not count, a sentence each.
+    pub(super) fn uncounted(&self) -> BTreeSet<String> {
+        let missing = self.events.as_ref().map(|events| events.missing());
+        missing.into_iter().flatten().collect()
+    }
+
+    /// What was counted between both ends.
+    pub(super) fn events(&self) -> EventCounts {
+        self.counted
     }
 
     /// Time until the next look that matters.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use client::ProviderStop;
+use measure::events::EventMeter;
 use memory::sync::{AtomicU32, AtomicU64, Ordering};
 use os::{child::ChildChannel, clock};
 
@@ -41,6 +42,8 @@ pub(super) fn run(
         || stops.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(ProviderStop::stop);
     // Requests so far, by shard.
     let served = &shards.iter().map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    // Before there are other threads, which it counts, too.
+    let mut events = config.counters.then(EventMeter::of_machine);
     thread::scope(|scope| {
         let names = shards.iter().map(|shard| format!("provider-{}", shard.0));
         let threads = Threads::start(scope, names, move |index, main: &MainThread<Measured>| {
@@ -54,7 +57,7 @@ pub(super) fn run(
             Ok(())
         };
         // Nobody looks at the stage: what providers count is not of an interval.
-        let result = lead(coordinator, &threads, &AtomicU32::new(0), &collect);
+        let result = lead(coordinator, &threads, &AtomicU32::new(0), events.as_mut(), &collect);
         // Also when the job failed.
         stop();
         result

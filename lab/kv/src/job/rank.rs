@@ -2,6 +2,7 @@
 
 use std::{cell::Cell, rc::Rc, thread, time::Duration};
 
+use measure::events::EventMeter;
 use memory::sync::{AtomicU32, Ordering, hint};
 use os::{
     child::{ChannelError, ChildChannel, TypedMessageError},
@@ -19,6 +20,7 @@ use crate::{
     drive::Schedule,
     measured::Measured,
     place::Shard,
+    series::RankRecorder,
     store::Partition,
 };
 
@@ -55,6 +57,8 @@ pub(super) fn run<B: Backend>(
 ) -> Result<(), ChildError> {
     let shards = &config.workload.topology().shards_of(rank).collect::<Vec<_>>();
     let stage = &AtomicU32::new(stage::CONNECT);
+    // Before there are other threads, which it counts, too.
+    let mut events = config.counters.then(EventMeter::of_machine);
     thread::scope(|scope| {
         let names = shards.iter().map(|shard| format!("shard-{}", shard.0));
         let threads = Threads::start(scope, names, move |index, main: &MainThread<Measured>| {
@@ -70,7 +74,7 @@ pub(super) fn run<B: Backend>(
             }
             Ok(())
         };
-        let result = lead(coordinator, &threads, stage, &collect);
+        let result = lead(coordinator, &threads, stage, events.as_mut(), &collect);
         // Relaxed: the number is all there is to see.
         stage.store(stage::END, Ordering::Relaxed);
         result
@@ -82,16 +86,20 @@ pub(super) fn lead(
     coordinator: &mut ChildChannel,
     threads: &Threads<Measured>,
     stage: &AtomicU32,
+    mut events: Option<&mut EventMeter>,
     collect: &dyn Fn(&mut Measured, &Schedule) -> Result<(), ChildError>,
 ) -> Result<(), ChildError> {
     threads.connect(coordinator)?;
     while let Some(schedule) = threads.next_interval(coordinator)? {
-        let Spent { cpu_ns, switches, harness_cpu_ns } =
-            until_stop(coordinator, threads, stage, &schedule)?;
+        let mut meter = Meter::new(events.as_deref_mut());
+        until_stop(coordinator, threads, stage, &schedule, &mut meter)?;
+        let Spent { cpu_ns, switches, harness_cpu_ns } = meter.spent();
         stage.store(stage::REPORT, Ordering::Relaxed);
         let mut total = Measured {
             ranks_cpu_ns: cpu_ns,
             ranks_switches: switches,
+            ranks_events: meter.events(),
+            uncounted: meter.uncounted(),
             harness_cpu_ns,
             ..Measured::default()
         };
@@ -108,14 +116,14 @@ fn until_stop(
     threads: &Threads<Measured>,
     stage: &AtomicU32,
     schedule: &Schedule,
-) -> Result<Spent, ChildError> {
-    let mut meter = Meter::default();
+    meter: &mut Meter<'_>,
+) -> Result<(), ChildError> {
     loop {
         meter.look(schedule);
         stage.store(stage_at(schedule, clock::now_ns()), Ordering::Relaxed);
         threads.result(Duration::ZERO)?;
         match coordinator.recv_json(clock::deadline_ns(meter.pause(schedule).min(LOOK))) {
-            Ok(Order::Stop) => return Ok(meter.spent()),
+            Ok(Order::Stop) => return Ok(()),
             Ok(other) => return Err(coordinator::out_of_turn(&other)),
             Err(TypedMessageError::Channel(ChannelError::TimedOut)) => {}
             Err(error) => return Err(error.into()),
@@ -168,7 +176,14 @@ fn serve<B: Backend>(
             }
             _ => {
                 let idle = ThreadIdle::new(config.wait);
-                main.done(take_turns(&mut server, idle, stage, &serving_ns, served)?);
+                let plan = config.workload.series;
+                let mut recorder =
+                    plan.map(|plan| RankRecorder::new(plan.slice_ns, server.totals()));
+                let turns = Turns { stage, serving_ns: &serving_ns, recorder: recorder.as_mut() };
+                let measured = take_turns(&mut server, idle, turns, served)?;
+                let rank = config.workload.topology().rank_of(shard);
+                let series = recorder.map(|recorder| recorder.finish(rank));
+                main.done(Measured { series, ..measured });
             }
         }
     }
@@ -190,15 +205,22 @@ fn service_of(config: &Config, shard: Shard, serving_ns: Rc<Cell<u64>>) -> Servi
     })
 }
 
+/// What the turns of an interval look at and fill.
+struct Turns<'a> {
+    stage: &'a AtomicU32,
+    serving_ns: &'a Cell<u64>,
+    recorder: Option<&'a mut RankRecorder>,
+}
+
 /// Serves one interval, until the stage says that it is to be reported. What was served between intervals counts
 /// to the next one.
 fn take_turns(
     server: &mut impl Server,
     mut idle: ThreadIdle,
-    stage: &AtomicU32,
-    serving_ns: &Cell<u64>,
+    turns: Turns<'_>,
     served: &mut u64,
 ) -> Result<Measured, ChildError> {
+    let Turns { stage, serving_ns, mut recorder } = turns;
     let mut phases = Phases::default();
     let mut marks = Marks::default();
     serving_ns.set(0);
@@ -216,6 +238,9 @@ fn take_turns(
         let turn = server.turn(BUDGET)?;
         phases.end_phase(Phase::Turn);
         *served += turn.served as u64;
+        if let Some(recorder) = &mut recorder {
+            recorder.turn(clock::now_ns(), turn.handled, server.totals());
+        }
         if turn.handled > 0 {
             idle.reset();
         } else if idle.is_adaptive() && server.is_expecting() {

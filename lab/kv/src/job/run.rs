@@ -271,6 +271,9 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         // Providers first: their daemon still counts what they do.
         stop(children, self.providers.clone(), &mut total)?;
         stop(children, 0..self.providers.start, &mut total)?;
+        if let (Some(plan), Some(series)) = (self.config.workload.series, &total.series) {
+            total.series = Some(series.around(plan.event, schedule.begin_ns..schedule.end_ns));
+        }
         Ok(total)
     }
 

@@ -31,7 +31,7 @@ pub use reduce::{
 };
 pub(crate) use reduce::{system_parts, workload_parts};
 pub use report::{By, columns, curve, page, write_markdown, write_table};
-pub use runs::write_csv;
+pub use runs::{write_csv, write_series};
 pub use store::{LoadError, load, save};
 
 use crate::configuration::Config;

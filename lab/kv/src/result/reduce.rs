@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 
 use measure::{
+    events::EventCounts,
     paired::Ratio,
     regime::{Regime, Regimes},
+    results::SideEvents,
     stats::Summary,
 };
 
@@ -90,6 +92,8 @@ pub struct ReducedCell {
     pub clients_switches: Option<Summary>,
     /// As of clients, of daemons.
     pub ranks_switches: Option<Summary>,
+    /// What was counted per answer, of clients and of daemons; empty unless it was asked for.
+    pub events: Vec<SideEvents>,
     /// Answers inside the intervals of all runs.
     pub answers: u64,
     /// Calls made in all runs, warm-up included.
@@ -159,6 +163,22 @@ pub(super) fn regimes<'a>(files: impl IntoIterator<Item = &'a Results>) -> Regim
     Regimes::of(runs.filter_map(|run| run.placement))
 }
 
+fn events(measured: &[&Measured]) -> Vec<SideEvents> {
+    let answers = measured.iter().map(|m| m.completed()).sum::<u64>();
+    let (mut clients, mut daemons) = (EventCounts::default(), EventCounts::default());
+    for one in measured {
+        clients.add(&one.clients_events);
+        daemons.add(&one.ranks_events);
+    }
+    let sides = [("clients", clients), ("daemons", daemons)];
+    let sides = sides.into_iter().filter(|(_, counts)| answers > 0 && !counts.is_empty());
+    let side = |(side, counts): (&str, EventCounts)| SideEvents {
+        side: side.to_owned(),
+        each: counts.per(as_f64(answers)),
+    };
+    sides.map(side).collect()
+}
+
 /// `None`: no runs.
 fn cell(config: &Config, regime: Regime, runs: &[&RunRecord]) -> Option<ReducedCell> {
     let measured = runs.iter().map(|run| &run.measured).collect::<Vec<_>>();
@@ -203,6 +223,7 @@ fn cell(config: &Config, regime: Regime, runs: &[&RunRecord]) -> Option<ReducedC
         ranks_cpu_share: summary(&ranks_cpu_share)?,
         clients_switches: per_answer(&|m| m.per_answer(m.clients_switches)),
         ranks_switches: per_answer(&|m| m.per_answer(m.ranks_switches)),
+        events: events(&measured),
         answers: measured.iter().map(|m| m.completed()).sum(),
         calls: measured.iter().map(|m| m.calls).sum(),
         start_skew_ns: measured.iter().map(|m| m.start_skew_ns).max()?,
@@ -386,6 +407,7 @@ pub(crate) mod samples {
             nic: "none".into(),
             nic_knobs: BTreeMap::new(),
             hosts: 1,
+            counters: false,
             switches: Switches::resolve(kind.name(), kind.switches(), &BTreeMap::new()).unwrap(),
             workload: Workload { locality, ..Workload::default() },
         }

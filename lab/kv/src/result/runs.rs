@@ -8,7 +8,7 @@ use measure::{
 };
 
 use super::{Results, RunRecord, name_of, reduce::regimes};
-use crate::backend::CallFailure;
+use crate::{backend::CallFailure, series::EventSeries};
 
 /// Writes one line per run.
 ///
@@ -24,6 +24,19 @@ pub fn write_csv(results: &Results, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::new(to);
     table.write_csv(&mut to)?;
     to.flush()
+}
+
+/// Writes every series, a line for each slice.
+///
+/// # Errors
+///
+/// Of `to`.
+pub fn write_series(results: &Results, to: &mut dyn Write) -> io::Result<()> {
+    let with = results
+        .runs
+        .iter()
+        .filter_map(|run| Some((name_of(&run.config), run.run, run.measured.series.as_ref()?)));
+    EventSeries::write_csv(with, to)
 }
 
 /// A number of a column; nothing if there was nothing that it could be of.

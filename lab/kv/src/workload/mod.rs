@@ -11,7 +11,13 @@ pub use arrivals::Arrivals;
 pub use ops::{OpStream, PlannedOp};
 pub use parse::ParseError;
 
-use crate::{codec, place::Topology, rng::Rng, words::words};
+use crate::{
+    codec,
+    place::Topology,
+    rng::Rng,
+    series::{SLICES_MAX, SeriesPlan},
+    words::words,
+};
 
 /// Clients of a job, at most: their ids are 16 bits, and so are those of shards.
 const CLIENTS_MAX: u32 = 4096;
@@ -57,6 +63,9 @@ pub struct Workload {
     pub seed: u64,
     /// How much is checked.
     pub verify: Verify,
+    /// What is recorded from microsecond to microsecond, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<SeriesPlan>,
 }
 
 words! {
@@ -222,6 +231,14 @@ impl Workload {
             _ if self.duration_ms == 0 || run_ms > RUN_MS_MAX => {
                 wrong("duration", &self.duration_ms, "it must be 1 ms to 1 h, warm-up included")
             }
+            Self { series: Some(plan), .. } if !(1_000..=10_000_000).contains(&plan.slice_ns) => {
+                wrong("series", &format!("{}ns", plan.slice_ns), "it must be 1us to 10ms")
+            }
+            Self { series: Some(plan), .. } if run_ms * 1_000_000 / plan.slice_ns > SLICES_MAX => {
+                let reason =
+                    format!("it must be {run_ms} ms / {SLICES_MAX} at least, warm-up included");
+                wrong("series", &format!("{}ns", plan.slice_ns), &reason)
+            }
             _ if self.timeout_ms == 0 || self.timeout_ms > RUN_MS_MAX => {
                 wrong("timeout", &self.timeout_ms, "it must be 1 ms to 1 h")
             }
@@ -265,6 +282,7 @@ impl Default for Workload {
             timeout_ms: 5000,
             seed: 1,
             verify: Verify::Answers,
+            series: None,
         }
     }
 }

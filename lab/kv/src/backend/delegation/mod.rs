@@ -31,21 +31,38 @@ use os::child::from_json;
 use serde::{Deserialize, Serialize};
 
 use self::daemon_parts::DaemonParts;
-use super::{Backend, BackendError, Contact, JobSetup, Service, Switch, Switches, direct};
+use super::{
+    Backend, BackendError, Contact, JobSetup, Service, Switch, SwitchRange, Switches, direct,
+};
 use crate::place::{ClientId, Shard, Topology};
 
 pub use client::DelegationClient;
 pub use provider::ShardProvider;
 pub use server::DelegationServer;
 
-/// Those of copyrpc, between daemons.
-pub(super) use direct::SWITCHES;
+/// Those of copyrpc, between daemons, and when answers of other nodes reach clients.
+pub(super) const SWITCHES: [Switch; direct::SWITCHES.len() + 1] = {
+    let hold = Switch {
+        name: "reply-hold",
+        values: &["off", "10us", "adaptive-10us", "rtt-1", "rtt-1.5", "rtt-2"],
+        range: SwitchRange::ReplyHold,
+        meaning: "answers of other nodes wait for as many as there are nodes, so long at most: a time, one that follows                   their rate, or a multiple of the time from a post to the next answer",
+    };
+    let mut switches = [hold; direct::SWITCHES.len() + 1];
+    let mut at = 0;
+    while at < direct::SWITCHES.len() {
+        switches[at] = direct::SWITCHES[at];
+        at += 1;
+    }
+    switches
+};
 
 /// The same, and how a provider answers.
 pub(super) const PROVIDER_SWITCHES: [Switch; SWITCHES.len() + 1] = {
     let form = Switch {
         name: "form",
         values: &["serve", "serve-on-1", "serve-on-4"],
+        range: SwitchRange::Listed,
         meaning: "how a provider answers: by `serve` on one thread, or by `serve_on` with so many",
     };
     let mut switches = [form; SWITCHES.len() + 1];
@@ -170,7 +187,7 @@ fn daemon_config(setup: &JobSetup, is_provided: bool) -> Result<DaemonConfig, Ba
         clients_per_process: clients.max(config.clients_max),
         depth,
         message_bytes_max: u32::try_from(setup.message_bytes_max).unwrap_or(u32::MAX).max(64),
-        sample_every: SAMPLE_EVERY,
+        sample_every: if setup.times_turns { 1 } else { SAMPLE_EVERY },
         ..config
     })
 }

@@ -7,8 +7,8 @@ use std::{
 
 use bootstrap::{JobId, Secret};
 use daemon::{
-    Codec, Inbound, IpcPort, SelectedDaemon, Services, Status, UdpControl,
-    metrics::{Counter, CounterKind, MetricsFile, Section, Timing},
+    Codec, Inbound, IpcPort, ReplyHold, SelectedDaemon, Services, Status, UdpControl,
+    metrics::{Counter, CounterKind, MetricsFile, Phase, Section, Timing},
     open_selected,
 };
 use nics::Selection;
@@ -17,7 +17,8 @@ use os::clock;
 use super::{Address, JOB, daemon_parts::ShardThread, service_of};
 use crate::{
     backend::{
-        BackendError, Contact, Counters, JobSetup, Roster, Server, ServerTurn, Service, direct,
+        BackendError, Contact, Counters, JobSetup, Roster, Server, ServerTotals, ServerTurn,
+        Service, direct, switches::reply_hold,
     },
     place::{Shard, Topology},
 };
@@ -51,6 +52,7 @@ struct Parts {
     nic: Selection,
     control: UdpControl,
     services: Services<IpcPort>,
+    hold: Option<ReplyHold>,
 }
 
 impl DelegationServer {
@@ -77,7 +79,9 @@ impl DelegationServer {
             calls_max: u16::try_from(depth).unwrap_or(u16::MAX - 1).max(16),
             ..direct::worker_config(setup, topology.ranks.saturating_sub(1).max(1))
         };
-        let parts = Parts { thread, topology, worker, nic: nic.clone(), control, services };
+        let hold = reply_hold(setup.switches.value("reply-hold"));
+        let nic = nic.clone();
+        let parts = Parts { thread, topology, worker, nic, control, services, hold };
         let contact = address.to_contact()?;
         Ok(Self { state: State::Opened(Box::new(parts)), contact, served, now_ns: 0 })
     }
@@ -85,7 +89,7 @@ impl DelegationServer {
     fn start(roster: &Roster, parts: Parts) -> Result<State, BackendError> {
         let failed =
             |cause: Box<dyn Error + Send + Sync>| BackendError::new("cannot start a daemon", cause);
-        let Parts { thread, topology, worker, nic, mut control, services } = parts;
+        let Parts { thread, topology, worker, nic, mut control, services, hold } = parts;
         let ShardThread { rank_info, config, thread, metrics, .. } = thread;
         let mut secret = Vec::new();
         for (shard, contact) in (0..).map(Shard).zip(&roster.servers) {
@@ -102,7 +106,10 @@ impl DelegationServer {
         let (port, parts) = thread.configured(&config, rank_info, codec, services);
         let daemon = open_selected(&nic, worker, port, control, parts);
         let daemon = daemon.map_err(|cause| failed(cause.into()))?;
-        let daemon = daemon.map_err(|cause| failed(cause.into()))?;
+        let mut daemon = daemon.map_err(|cause| failed(cause.into()))?;
+        if let Some(hold) = hold {
+            daemon.hold_replies(hold);
+        }
         Ok(State::Running { daemon, metrics, number })
     }
 }
@@ -179,6 +186,18 @@ impl Server for DelegationServer {
             daemon.wait(Duration::from_nanos(left_ns));
         }
         Ok(())
+    }
+
+    fn totals(&self) -> Option<ServerTotals> {
+        let State::Running { daemon, .. } = &self.state else { return None };
+        let counters =
+            [Counter::RequestsIpc, Counter::Responses, Counter::Incoming, Counter::Replies];
+        let phases = [Phase::Clients, Phase::Nic, Phase::Post, Phase::Waiting, Phase::Control];
+        Some(ServerTotals {
+            counts: counters.map(|counter| daemon.total(counter)),
+            phases_ns: phases.map(|phase| daemon.phase_ns(phase)),
+            outstanding: daemon.outstanding() as u64,
+        })
     }
 
     /// Those of this thread.

@@ -22,6 +22,7 @@ fn setup(daemon_threads: u16) -> JobSetup {
         timeout_ns: 5_000_000_000,
         wait: Wait::Yield,
         switches: switches.unwrap(),
+        times_turns: false,
         address: crate::backend::loopback(),
     }
 }

@@ -31,6 +31,7 @@ fn setup(switches: &[(&str, &str)], wait: Wait) -> JobSetup {
         timeout_ns: 5_000_000_000,
         wait,
         switches: Switches::resolve("direct", Kind::Direct.switches(), &given).unwrap(),
+        times_turns: false,
         address: crate::backend::loopback(),
     }
 }

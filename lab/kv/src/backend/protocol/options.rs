@@ -5,41 +5,74 @@ use std::{net::SocketAddr, time::Duration};
 use proto::{erpc::congestion::TimelyConfig, scalerpc::HEADER_BYTES};
 use protocols::{Config, Protocol};
 
-use super::super::{JobSetup, Switch, Switches};
+use super::super::{
+    JobSetup, Switch, SwitchRange, Switches,
+    switches::{bytes, time_ns},
+};
 
 pub(in crate::backend) const ERPC_SWITCHES: [Switch; 3] = [
     Switch {
         name: "congestion",
         values: &["off", "timely"],
+        range: SwitchRange::Listed,
         meaning: "send as fast as credits allow, or at a rate that follows from round trips",
     },
     Switch {
         name: "credits",
         values: &["32", "8"],
+        range: SwitchRange::Count(1, CREDITS as u32),
         meaning: "packets of a session without an answer",
     },
     Switch {
         name: "burst",
         values: &["32", "8", "128"],
+        range: SwitchRange::Count(1, 65_536),
         meaning: "packets received, and sent by a session, per turn",
     },
 ];
 
-pub(in crate::backend) const SCALERPC_SWITCHES: [Switch; 3] = [
+pub(in crate::backend) const SCALERPC_SWITCHES: [Switch; 7] = [
     Switch {
         name: "group",
         values: &["40", "4", "2", "1"],
+        range: SwitchRange::Count(1, 16_384),
         meaning: "clients that have their turn together; fewer than the job has make turns",
     },
     Switch {
         name: "slice",
         values: &["100us", "10us", "1000us"],
+        range: SwitchRange::Time(1_000, 1_000_000_000),
         meaning: "how long a turn lasts if others wait",
     },
     Switch {
         name: "detection",
         values: &["immediate", "polling"],
+        range: SwitchRange::Listed,
         meaning: "requests are noticed by their completions, or by looking at every block",
+    },
+    Switch {
+        name: "slots",
+        values: &["auto", "1", "64"],
+        range: SwitchRange::Count(1, SLOTS_MAX),
+        meaning: "calls that a client can have in flight, and blocks of its zone; auto: as many as --qd, up to 64",
+    },
+    Switch {
+        name: "block",
+        values: &["auto", "4KiB", "64KiB"],
+        range: SwitchRange::Bytes(128, 1 << 26),
+        meaning: "bytes of a block, at least what the longest message takes: the pool has slots of them per client of a group",
+    },
+    Switch {
+        name: "regroup",
+        values: &["100", "0", "10"],
+        range: SwitchRange::Count(0, 1_000_000),
+        meaning: "rotations after which clients are grouped by priority; 0: never",
+    },
+    Switch {
+        name: "burst",
+        values: &["64", "8", "256"],
+        range: SwitchRange::Count(1, 65_536),
+        meaning: "completions taken per poll",
     },
 ];
 
@@ -90,17 +123,18 @@ fn scalerpc(setup: &JobSetup, config: &mut scalerpc::ServerConfig) {
     config.clients_max = clients;
     // The pools have zones for a group, so a small job needs small pools.
     config.group = number(switches, "group").unwrap_or(config.group).min(clients);
-    config.slice = match switches.value("slice") {
-        "10us" => Duration::from_micros(10),
-        "1000us" => Duration::from_micros(1000),
-        _ => Duration::from_micros(100),
-    };
+    let slice = time_ns(switches.value("slice"));
+    config.slice = slice.map_or(config.slice, |ns| Duration::from_nanos(ns.into()));
+    config.regroup_rotations = number(switches, "regroup").unwrap_or(config.regroup_rotations);
+    config.burst = number(switches, "burst").unwrap_or(config.burst);
     if switches.value("detection") == "polling" {
         config.detection = scalerpc::Detection::Polling;
     }
-    config.slots = u8::try_from(setup.queue_depth.clamp(1, SLOTS_MAX)).unwrap_or(u8::MAX);
+    let slots = number(switches, "slots").unwrap_or(setup.queue_depth.clamp(1, SLOTS_MAX));
+    config.slots = u8::try_from(slots).unwrap_or(u8::MAX);
     let block = setup.message_bytes_max + HEADER_BYTES;
-    config.block_bytes = u32::try_from(block.next_multiple_of(64)).unwrap_or(u32::MAX);
+    let least = u32::try_from(block.next_multiple_of(64)).unwrap_or(u32::MAX);
+    config.block_bytes = bytes(switches.value("block")).map_or(least, |block| block.max(least));
     config.ack_timeout = silence(setup);
 }
 
@@ -115,11 +149,12 @@ mod tests {
         let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
         JobSetup {
             topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 30, keys: 10 },
-            queue_depth: 100,
+            queue_depth: 20,
             message_bytes_max: 1000,
             timeout_ns: 1,
             wait: Wait::Yield,
             switches: Switches::resolve("test", table, &given).unwrap(),
+            times_turns: false,
             address: crate::backend::loopback(),
         }
     }
@@ -127,7 +162,8 @@ mod tests {
     /// A switch that changes nothing would be a lie in every result.
     #[test]
     fn pitfall_30_every_value_of_every_switch_makes_another_end() {
-        let tables = [(Protocol::Erpc, &ERPC_SWITCHES), (Protocol::Scalerpc, &SCALERPC_SWITCHES)];
+        let tables =
+            [(Protocol::Erpc, &ERPC_SWITCHES[..]), (Protocol::Scalerpc, &SCALERPC_SWITCHES)];
         for (protocol, table) in tables {
             for switch in table {
                 let config = |value: &&str| config(&setup(table, switch.name, value), protocol, 60);
@@ -149,7 +185,10 @@ mod tests {
         let setup = setup(&SCALERPC_SWITCHES, "group", "40");
         let (ours, theirs) =
             (config(&setup, Protocol::Scalerpc, 9).scalerpc, scalerpc::ServerConfig::default());
-        let of = |config: &scalerpc::ServerConfig| (config.group, config.slice, config.detection);
+        let of = |config: &scalerpc::ServerConfig| {
+            let settings = (config.group, config.slice, config.detection);
+            (settings, config.regroup_rotations, config.burst)
+        };
         assert_eq!(of(&ours), of(&theirs));
         assert!(ours.block_bytes as usize >= setup.message_bytes_max + HEADER_BYTES);
     }

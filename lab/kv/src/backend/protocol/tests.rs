@@ -36,6 +36,7 @@ fn setup(kind: Kind, switches: &[(&str, &str)]) -> JobSetup {
         timeout_ns: u64::try_from(PATIENCE.as_nanos()).unwrap(),
         wait: Wait::Yield,
         switches: Switches::resolve(kind.name(), kind.switches(), &given).unwrap(),
+        times_turns: false,
         address: crate::backend::loopback(),
     }
 }

@@ -17,7 +17,7 @@ mod server;
 
 use std::{net::IpAddr, time::Duration};
 
-use super::{Backend, BackendError, JobSetup, Service, Switch};
+use super::{Backend, BackendError, JobSetup, Service, Switch, SwitchRange};
 use crate::place::{ClientId, Shard};
 
 pub use client::TcpClient;
@@ -28,11 +28,13 @@ pub(super) const SWITCHES: [Switch; 2] = [
     Switch {
         name: "nodelay",
         values: &["on", "off"],
+        range: SwitchRange::Listed,
         meaning: "send small segments at once (TCP_NODELAY), or wait for acknowledgements",
     },
     Switch {
         name: "write",
         values: &["turn", "call"],
+        range: SwitchRange::Listed,
         meaning: "write once per turn of the loop, or once per message",
     },
 ];

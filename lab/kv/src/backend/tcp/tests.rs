@@ -26,6 +26,7 @@ fn setup(write: &str) -> JobSetup {
         timeout_ns: 0,
         wait: Wait::Block,
         switches: Switches::resolve("tcp", Kind::Tcp.switches(), &given).unwrap(),
+        times_turns: false,
         address: crate::backend::loopback(),
     }
 }

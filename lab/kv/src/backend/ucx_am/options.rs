@@ -2,17 +2,19 @@
 
 use ucp::Config;
 
-use crate::backend::{JobSetup, Switch, Wait};
+use crate::backend::{JobSetup, Switch, SwitchRange, Wait};
 
 pub(in crate::backend) const SWITCHES: [Switch; 2] = [
     Switch {
         name: "tls",
         values: &["sm", "tcp", "rc_mlx5", "all"],
+        range: SwitchRange::Listed,
         meaning: "UCX_TLS: shared memory, TCP, a ConnectX, or what UCX chooses",
     },
     Switch {
         name: "rndv",
         values: &["auto", "8k", "64k", "inf"],
+        range: SwitchRange::Listed,
         meaning: "UCX_RNDV_THRESH: bytes from which a message is announced and fetched",
     },
 ];
@@ -63,6 +65,7 @@ mod tests {
             timeout_ns: 1,
             wait,
             switches: Switches::resolve("test", &SWITCHES, &given).unwrap(),
+            times_turns: false,
             address: crate::backend::loopback(),
         }
     }

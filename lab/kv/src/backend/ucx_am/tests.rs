@@ -42,6 +42,7 @@ fn setup(switches: &[(&str, &str)], wait: Wait) -> JobSetup {
         timeout_ns: u64::try_from(PATIENCE.as_nanos()).unwrap(),
         wait,
         switches: Switches::resolve("ucx-am", &SWITCHES, &given).unwrap(),
+        times_turns: false,
         address: crate::backend::loopback(),
     }
 }

@@ -468,8 +468,14 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn samples_become_means_of_the_slices_that_they_fall_into() {
-    let schedule =
-        Schedule { begin_ns: 0, measure_ns: 100, end_ns: 140, drained_ns: 200, slice_ns: 10 };
+    let schedule = Schedule {
+        begin_ns: 0,
+        measure_ns: 100,
+        end_ns: 140,
+        drained_ns: 200,
+        slice_ns: 10,
+        series_ns: 0,
+    };
     let samples = [(99, 1000), (100, 4), (109, 6), (125, 9), (140, 1000)];
     assert_eq!(schedule.means(samples.into_iter()), [5, 5, 9, 9]);
     assert!(schedule.means([(50, 1)].into_iter()).is_empty());

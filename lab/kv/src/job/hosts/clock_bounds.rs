@@ -38,6 +38,7 @@ impl ClockBounds {
             end_ns: shifted(schedule.end_ns),
             drained_ns: shifted(schedule.drained_ns),
             slice_ns: schedule.slice_ns,
+            series_ns: schedule.series_ns,
         }
     }
 
@@ -91,8 +92,14 @@ mod tests {
         let ours = bounds().ours(event);
         assert_eq!((ours.begin_ns, ours.end_ns), (990, Some(1015)));
         assert_eq!(ClockBounds::SAME.ours(event), event);
-        let schedule =
-            Schedule { begin_ns: 10, measure_ns: 20, end_ns: 30, drained_ns: 40, slice_ns: 5 };
+        let schedule = Schedule {
+            begin_ns: 10,
+            measure_ns: 20,
+            end_ns: 30,
+            drained_ns: 40,
+            slice_ns: 5,
+            series_ns: 0,
+        };
         let theirs = bounds().theirs(&schedule);
         assert_eq!((theirs.begin_ns, theirs.drained_ns, theirs.slice_ns), (1012, 1042, 5));
         assert_eq!(ClockBounds::SAME.theirs(&schedule), schedule);

@@ -319,6 +319,40 @@ pub(super) fn outstanding(cells: &[ReducedCell], labels: &[String]) -> Option<Re
     timeline("Outstanding over time", hint, cells, labels, &counts)
 }
 
+/// What happened around the event of each configuration that has a series.
+pub(super) fn series(cells: &[ReducedCell], labels: &[String]) -> Vec<ReportSection> {
+    let with = cells.iter().zip(labels);
+    let with = with.filter_map(|(cell, label)| Some((cell.typical.series.as_ref()?, label)));
+    let section = |(series, label): (&crate::series::EventSeries, &String)| {
+        let begin_ns = series.begin_ns() as f64;
+        let slice_ns = as_f64(series.slice_ns);
+        let picture = |(title, curves): (&str, Vec<crate::series::Curve>)| {
+            let curve = |(at, (name, values)): (usize, (String, Vec<f64>))| {
+                let x = (0_u32..).map(|slice| f64::from(slice) * slice_ns);
+                Series { name, colour: at, points: x.zip(values).collect() }
+            };
+            let series = curves.into_iter().enumerate().map(curve).collect::<Vec<_>>();
+            let names = series.iter().map(|series| (series.name.clone(), series.colour));
+            let names = names.collect::<Vec<_>>();
+            let points = || series.iter().flat_map(|series| series.points.iter());
+            let x = Axis::linear(points().map(|point| point.0), number::time);
+            let y = Axis::linear(points().map(|point| point.1), number::short);
+            let lines = Lines { x, y, series, has_dots: false, is_wide: true };
+            Block::Chart(lines.chart().titled(title.to_owned()).coloured(names))
+        };
+        let hint = format!(
+            "{}, {} from the left. Slices of {}, of the run whose throughput is the median; series.csv has every \
+             number.",
+            series.event,
+            number::time(-begin_ns),
+            number::time(slice_ns),
+        );
+        let blocks = series.curves().into_iter().map(picture).collect::<Vec<_>>();
+        section(&format!("Around the event: {label}"), &hint, blocks)
+    };
+    with.filter_map(section).collect()
+}
+
 /// Curves of slices over time; none if no cell has any.
 pub(super) fn timeline(
     title: &str,

@@ -1,6 +1,6 @@
 //! What daemons counted about themselves while they were measured: why the numbers are as they are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use measure::{
     number::{percent, short, time},
@@ -74,6 +74,36 @@ pub(super) fn phases(cells: &[ReducedCell], labels: &[String]) -> Option<ReportS
     };
     section("Phase times", hint, of_rows(cells, labels, has, draw))
 }
+
+/// How long turns of the loop took.
+pub(super) fn loops(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
+    let turns = |cell: &ReducedCell| cell.counters.distributions.get(LOOP).cloned();
+    // Bands of a power of two each; what took less than 32 ns is one.
+    let band_of = |ns: &u64| ns.max(&16).ilog2();
+    let bands = cells.iter().filter_map(turns).flat_map(BTreeMap::into_keys);
+    let bands = bands.map(|ns| band_of(&ns)).collect::<BTreeSet<_>>();
+    let name = |band: &u32| format!("below {}", time(as_f64(2_u64 << band)));
+    let names = bands.iter().map(name).collect::<Vec<_>>();
+    let stack = |(cell, label): &Labelled<'_>| {
+        let turns = turns(cell)?;
+        let total = as_f64(turns.values().sum::<u64>());
+        let share = |band: &u32| {
+            let inside = turns.iter().filter(|(ns, _)| band_of(ns) == *band);
+            100.0 * as_f64(inside.map(|(_, count)| *count).sum()) / total
+        };
+        Some(Stack { label: (*label).clone(), parts: bands.iter().map(share).collect() })
+    };
+    let hint = "How long turns of the daemons' loops took: share of the turns that were timed.";
+    let has = |cell: &ReducedCell| turns(cell).is_some_and(|turns| !turns.is_empty());
+    let draw = |rows: &[Labelled<'_>]| {
+        let stacks = rows.iter().filter_map(stack).collect::<Vec<_>>();
+        chart::stacks(&stacks, &names, true, percent)
+    };
+    section("Turns of the loop", hint, of_rows(cells, labels, has, draw))
+}
+
+/// Durations of turns.
+const LOOP: &str = "loop_ns";
 
 /// Means of daemons: sums of these counters over sums of those.
 const RATIOS: [(&str, &[&str], &[&str]); 2] = [

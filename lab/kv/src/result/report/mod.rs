@@ -38,6 +38,12 @@ impl By {
     }
 }
 
+/// The answers, and what was counted meanwhile.
+fn answers_of(cells: &[&ReducedCell]) -> Vec<Block> {
+    let answers = [Block::Table(tables::answers(cells))];
+    answers.into_iter().chain(tables::events(cells)).collect()
+}
+
 /// Writes circumstances, the table, what else must be known, and the answer in a sentence.
 ///
 /// # Errors
@@ -46,7 +52,7 @@ impl By {
 pub fn write_table(results: &Results, by: By, to: &mut dyn Write) -> io::Result<()> {
     let cells = by.reduce(results);
     let mut report = Report::new(&results.header);
-    report.sections = by_regime(&cells, |cells| vec![Block::Table(tables::answers(cells))]);
+    report.sections = by_regime(&cells, answers_of);
     report.notes = notes(results, &cells);
     report.headline = headline(results, &cells);
     report.write_text(to)
@@ -73,7 +79,8 @@ pub fn write_markdown(results: &Results, to: &mut dyn Write) -> io::Result<()> {
     report.headline = headline(results, &cells);
     report.sections = by_regime(&cells, |cells| {
         let answers = [Block::Heading("Answers".to_owned()), Block::Table(tables::answers(cells))];
-        answers.into_iter().chain(tables::of_document(cells, &common)).collect()
+        let counted = tables::events(cells);
+        answers.into_iter().chain(counted).chain(tables::of_document(cells, &common)).collect()
     });
     report.notes = notes(results, &cells);
     report.write_markdown(to)
@@ -91,14 +98,14 @@ pub fn page(results: &Results) -> String {
     ];
     report.headline = headline(results, &cells);
     let labels = labels(&cells);
-    report.sections = by_regime(&cells, |cells| vec![Block::Table(tables::answers(cells))]);
+    report.sections = by_regime(&cells, answers_of);
     report.sections.extend(charts::scaling(&cells));
     report.sections.extend(charts_of(&cells, &labels));
     report.sections.push(meaning());
     report.sections.extend(numbers(&cells));
     let by_pace = reduce_by_pace(results);
     if by_pace.len() > cells.len() {
-        let tables = by_regime(&by_pace, |cells| vec![Block::Table(tables::answers(cells))]);
+        let tables = by_regime(&by_pace, answers_of);
         report.sections.extend(tables.into_iter().map(ReportSection::folded));
     }
     report.notes = notes(results, &cells);
@@ -150,10 +157,11 @@ fn charts_of(cells: &[ReducedCell], labels: &[String]) -> Vec<ReportSection> {
         daemons::outstanding(cells, labels),
         daemons::batch_sizes(cells, labels),
         daemons::phases(cells, labels),
+        daemons::loops(cells, labels),
         daemons::distributions(cells, labels),
         charts::cpu(cells, labels),
     ];
-    sections.into_iter().flatten().collect()
+    sections.into_iter().flatten().chain(charts::series(cells, labels)).collect()
 }
 
 /// A section per regime that has cells.
@@ -196,6 +204,8 @@ fn notes(results: &Results, cells: &[ReducedCell]) -> Vec<String> {
             harness * 100.0
         ));
     }
+    let uncounted = results.runs.iter().flat_map(|run| &run.measured.uncounted);
+    notes.extend(uncounted.collect::<BTreeSet<_>>().into_iter().cloned());
     let cores = results.header.cores;
     let most =
         cells.iter().map(|cell| cell.config.workload.topology().clients()).max().unwrap_or(0);

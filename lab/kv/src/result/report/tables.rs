@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, iter};
 
-use measure::{number::number, paired::Ratio, report::Block, stats::Summary, table::Table};
+use measure::{
+    number::number, paired::Ratio, report::Block, results::events_table, stats::Summary,
+    table::Table,
+};
 
 use super::super::{
     ReducedCell, SideCell,
@@ -58,6 +61,19 @@ pub(super) fn answers(cells: &[&ReducedCell]) -> Table {
         ]);
     }
     table
+}
+
+/// What was counted per answer; nothing unless it was asked for.
+pub(super) fn events(cells: &[&ReducedCell]) -> Vec<Block> {
+    let rows = cells.iter().flat_map(|cell| {
+        cell.events.iter().map(|side| (cell.name.clone(), side.side.clone(), side.each))
+    });
+    let rows = rows.collect::<Vec<_>>();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let heading = Block::Heading("Counted per call".to_owned());
+    vec![heading, Block::Table(events_table(rows.into_iter()))]
 }
 
 /// The backend, and the parts of a cell's name that some other cell has not and that no column tells.

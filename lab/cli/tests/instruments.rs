@@ -1,0 +1,76 @@
+//! Every command of docs/instruments.md, in its smallest form, shows what its row says.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+struct Row {
+    command: Vec<String>,
+    shows: String,
+}
+
+/// Lines of tables with a command in their second field and a text in their third.
+fn rows() -> Vec<Row> {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/instruments.md");
+    let document = fs::read_to_string(document).unwrap();
+    let row = |line: &str| {
+        let fields = line.strip_prefix("| ")?.split(" | ").collect::<Vec<_>>();
+        let command = fields.get(1)?.strip_prefix("`copyrpc-lab ")?.strip_suffix('`')?;
+        let shows = fields.get(2)?.trim_end_matches(" |").trim_matches('`').to_owned();
+        Some(Row { command: command.split_whitespace().map(str::to_owned).collect(), shows })
+    };
+    document.lines().filter_map(row).collect()
+}
+
+/// What makes a command short, in a folder of its own.
+fn smallest(row: &Row) -> Vec<&str> {
+    match (row.command[0].as_str(), row.command[1].as_str()) {
+        ("bench", "kv") => {
+            // Long enough for an answer on a machine that many others use.
+            let short = ["--quick", "--warm-up", "10ms", "--duration", "500ms", "--keys", "2k"];
+            [&short[..], &["--out", "result"]].concat()
+        }
+        ("bench", _) => vec!["--quick", "--runs", "1"],
+        _ => Vec::new(),
+    }
+}
+
+/// What a command printed and wrote.
+fn output_of(row: &Row, folder: &Path) -> String {
+    fs::create_dir(folder).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc-lab"));
+    command.current_dir(folder).args(&row.command).args(smallest(row));
+    let output = command.output().unwrap();
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {text}{error}", row.command);
+    let written = fs::read_dir(folder.join("result")).into_iter().flatten();
+    for file in written {
+        text.push_str(&String::from_utf8_lossy(&fs::read(file.unwrap().path()).unwrap()));
+    }
+    fs::remove_dir_all(folder).unwrap();
+    text
+}
+
+fn has_two_cores() -> bool {
+    os::affinity::allowed_cores().is_ok_and(|cores| cores.len() > 1)
+}
+
+fn folder(number: usize) -> PathBuf {
+    std::env::temp_dir().join(format!("copyrpc-instruments-{}-{number}", std::process::id()))
+}
+
+#[test]
+fn every_command_of_the_document_shows_what_its_row_says() {
+    let rows = rows();
+    assert!(rows.len() > 25, "the document has its tables: {}", rows.len());
+    for (number, row) in rows.iter().enumerate() {
+        if row.command[0] == "bench" && row.command[1] != "kv" && !has_two_cores() {
+            continue;
+        }
+        let text = output_of(row, &folder(number));
+        assert!(text.contains(&row.shows), "{:?} does not show {}: {text}", row.command, row.shows);
+    }
+}
