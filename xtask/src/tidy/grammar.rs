@@ -7,11 +7,13 @@ use std::path::Path;
 use super::{Finding, tree::Tree};
 
 /// Documents that are judged.
-const DOCUMENTS: [&str; 22] = [
+const DOCUMENTS: [&str; 24] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "docs/benchmarks.md",
+    "docs/daemon.md",
     "docs/examples.md",
     "docs/faults.md",
     "docs/hardware.md",
