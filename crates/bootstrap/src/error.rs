@@ -35,7 +35,7 @@ impl fmt::Display for Ranks {
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     /// It was told to stop while it waited for others.
-    #[error("told to stop before all ranks had come")]
+    #[error("stopped before all ranks had come")]
     Stopped,
     /// Some did not come.
     #[error(

@@ -171,7 +171,7 @@ pub enum ReplyError {
         len_bytes: usize,
     },
     /// The connection has ended meanwhile.
-    #[error("the caller is gone; nobody waits for this answer")]
+    #[error("the caller is gone, so the answer has no receiver")]
     Gone,
 }
 
