@@ -62,7 +62,7 @@ pub enum BootstrapError {
     },
     /// Nobody listens where rank 0 should.
     #[error(
-        "{rank_info} found nobody at {address} within {waited:?} ({source}); rank 0 listens there until all \
+        "{rank_info} found no process at {address} within {waited:?} ({source}); rank 0 listens there until all \
          have come: is it started, and was this rank in time?"
     )]
     Unreachable {
