@@ -29,7 +29,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fast checks on the tree: crate arrows, SYNC pairs, islands, sizes, words, links, manifests,
+    /// Fast checks on the tree: crate arrows, SYNC pairs, sizes, words, links, manifests,
     /// tests, rules, commands, files and items that documents name
     Tidy,
     /// Lines of code by kind (product, laboratory, tools, tests) and by crate, as a table

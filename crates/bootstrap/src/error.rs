@@ -35,7 +35,7 @@ impl fmt::Display for Ranks {
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     /// It was told to stop while it waited for others.
-    #[error("told to stop before all ranks had come")]
+    #[error("stopped before all ranks had come")]
     Stopped,
     /// Some did not come.
     #[error(
@@ -62,7 +62,7 @@ pub enum BootstrapError {
     },
     /// Nobody listens where rank 0 should.
     #[error(
-        "{rank_info} found nobody at {address} within {waited:?} ({source}); rank 0 listens there until all \
+        "{rank_info} found no process at {address} within {waited:?} ({source}); rank 0 listens there until all \
          have come: is it started, and was this rank in time?"
     )]
     Unreachable {

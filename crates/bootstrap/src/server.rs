@@ -282,7 +282,7 @@ impl Server {
                 {
                     // Only a restart of this daemon would need it.
                     let path = path.display();
-                    tracing::warn!(%path, %error, "cannot remember who the others are");
+                    tracing::warn!(%path, %error, "cannot store the addresses of the other ranks");
                 }
             }
         }

@@ -60,7 +60,7 @@ enum {
     COPYRPC_ORIGIN_NONE = 0,         /* it succeeded */
     COPYRPC_ORIGIN_SERVICE = 1,      /* the service; copyrpc_last_detail() has what it adds */
     COPYRPC_ORIGIN_NO_METHOD = 2,    /* the service has no such method */
-    COPYRPC_ORIGIN_NO_SERVICE = 3,   /* nobody offers the service on that rank */
+    COPYRPC_ORIGIN_NO_SERVICE = 3,   /* no process offers the service on that rank */
     COPYRPC_ORIGIN_NO_RANK = 4,      /* the job has no such rank */
     COPYRPC_ORIGIN_DAEMON = 5,       /* a daemon on the way */
     COPYRPC_ORIGIN_DAEMON_GONE = 6,  /* the daemon of this node does not answer */

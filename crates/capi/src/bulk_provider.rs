@@ -70,7 +70,7 @@ impl CopyrpcMove {
 impl BulkProviderState {
     fn ticket(&self, transfer: u64) -> Result<Ticket, Failure> {
         let known = self.transfers.get(&transfer).map(|(_, ticket)| *ticket);
-        known.ok_or_else(|| Failure::argument("there is no such transfer, or its end was told"))
+        known.ok_or_else(|| Failure::argument("there is no such transfer, or its end was reported"))
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, ClientConfig};
+use client::{Client, ClientConfig, To};
 
 use crate::{
     caller, place,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn copyrpc_client_call(
         // SAFETY: the caller owns the bytes, and lends them for this call.
         let body = unsafe { caller::bytes(body, length) }?;
         let timeout = timeout_of(timeout_us, client.timeout);
-        let bytes = client.client.call_within(rank, service, method, body, timeout)?;
+        let bytes = client.client.call_within(To::new(rank, service, method), body, timeout)?;
         // SAFETY: the caller owns the place; what is stored belongs to the handle.
         unsafe { place::store(answer, bytes.as_ptr().cast()) };
         // SAFETY: the caller owns the place.

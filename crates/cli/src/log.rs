@@ -159,7 +159,7 @@ fn write_all(
         };
         let missed = lost.swap(0, Ordering::Relaxed);
         if missed > 0 {
-            let told = format!("{missed} lines were lost: nobody read the log");
+            let told = format!("{missed} lines were lost: no process read the log");
             let _ = into.write_all(note(format, &told).as_bytes());
         }
         match message {

@@ -143,7 +143,7 @@ fn attend(manager: &Manager, socket: &Path, signals: &mut Signals) -> Ended {
         }
     };
     if let Err(error) = manager.tell("READY=1") {
-        tracing::warn!(%error, "the service manager cannot be told");
+        tracing::warn!(%error, "the service manager cannot be notified");
     }
     let Some(interval) = interval else {
         drop(client);

@@ -18,6 +18,16 @@ use crate::{
 /// | [`Unanswered`](Self::Unanswered) | a daemon | perhaps |
 /// | [`Daemon`](Self::Daemon) | this process: the own daemon does not answer | perhaps |
 /// | [`NotSent`](Self::NotSent) | this process | no |
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{CallError, Status, To};
+///
+/// let error = CallError::NoService(To::new(3, 17, 1));
+/// assert_eq!(error.status(), Status::Unimplemented);
+/// assert!(error.is_certainly_not_executed());
+/// assert!(!CallError::Unanswered(Status::DeadlineExceeded).is_certainly_not_executed());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -28,7 +38,7 @@ pub enum CallError {
     #[error("service {} on {} has no method {}", .0.service, Place(&.0.rank), .0.method)]
     NoMethod(To),
     /// Nobody offers the service there. It was not executed.
-    #[error("nobody offers service {} on {}; offer it there, or call another rank", .0.service, Place(&.0.rank))]
+    #[error("no process offers service {} on {}; offer it there, or call another rank", .0.service, Place(&.0.rank))]
     NoService(To),
     /// The job has no such rank. It was not executed.
     #[error("rank {0} does not exist in this job")]
@@ -60,6 +70,19 @@ pub enum CallError {
 }
 
 /// The status and detail with which a service refuses a request.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{CallError, Client, Status, To};
+///
+/// fn stat(client: &mut Client, path: &str) -> Result<Option<u64>, CallError> {
+///     match client.call(To::new(0, 17, 1), path.as_bytes()) {
+///         Ok(answer) => Ok(answer.first_chunk().map(|length| u64::from_le_bytes(*length))),
+///         Err(CallError::Service(error)) if error.status == Status::NotFound => Ok(None),
+///         Err(error) => Err(error),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceError {
     /// Its status.
@@ -244,7 +267,7 @@ mod tests {
     fn who_says_so_decides_what_is_known() {
         let no_service = of(Status::Unimplemented, 0, b"");
         assert_eq!(no_service, CallError::NoService(TO));
-        assert!(no_service.to_string().starts_with("nobody offers service 17 on rank 3"));
+        assert!(no_service.to_string().starts_with("no process offers service 17 on rank 3"));
         assert_eq!(of(Status::Unimplemented, origin::SERVICE, b""), CallError::NoMethod(TO));
         assert_eq!(of(Status::NotFound, 0, b""), CallError::NoRank(3));
         let not_there = of(Status::NotFound, origin::SERVICE, b"no such file");

@@ -212,6 +212,16 @@ struct Displaced {
 }
 
 /// A call that is on its way: its answer.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{FutureCall, FutureClient, To};
+///
+/// fn begin(client: &FutureClient) -> Vec<FutureCall> {
+///     // Both calls are under way before the first is awaited.
+///     [0, 1].map(|rank| client.call(To::new(rank, 17, 1), b"hello")).into()
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping a call gives it up"]
 pub struct FutureCall {

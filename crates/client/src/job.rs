@@ -6,6 +6,15 @@ use core::fmt;
 pub const JOB_BYTES_MAX: usize = 48;
 
 /// Name of a job: 1 to 48 of `A-Z a-z 0-9 - _ .`, not starting with a dot.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::JobId;
+///
+/// assert_eq!(JobId::new("slurm-77")?.as_str(), "slurm-77");
+/// assert!(JobId::new("two words").is_err());
+/// # Ok::<(), copyrpc::JobIdError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JobId(String);
 

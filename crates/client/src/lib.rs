@@ -16,11 +16,11 @@
 //! | [`message`] | headers before bodies, between clients and daemons |
 //!
 //! ```no_run
-//! use copyrpc_client::{Client, ClientConfig};
+//! use copyrpc_client::{Client, ClientConfig, To};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut client = Client::connect("/run/user/1000/copyrpc/job.sock".as_ref(), ClientConfig::default())?;
-//! let answer = client.call(3, 17, 1, b"to service 17 on rank 3, method 1")?;
+//! let answer = client.call(To::new(3, 17, 1), b"to service 17 on rank 3, method 1")?;
 //! # let _ = answer; Ok(()) }
 //! ```
 
@@ -65,8 +65,8 @@ pub use name::Description;
 pub use pipeline::{Pipeline, SubmitError};
 pub use proto::Status;
 pub use provider::{
-    Cancellation, Context, InPlace, Inbound, Offer, ProvideError, Provider, ProviderStop, Request,
-    RequestContext,
+    Cancellation, Context, InPlace, Inbound, Offer, OfferedService, ProvideError, Provider,
+    ProviderStop, Request, RequestContext,
 };
 pub use report::{ClientInfo, PeerInfo};
 pub use retry::Retry;
@@ -92,6 +92,19 @@ pub(crate) fn patience(timeout: Duration) -> Duration {
 }
 
 /// The configuration of a client.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{ClientConfig, Retry};
+/// use std::time::Duration;
+///
+/// let config = ClientConfig {
+///     timeout: Duration::from_millis(200),
+///     retry: Retry::standard(),
+///     ..ClientConfig::default()
+/// };
+/// assert_eq!(config.response_bytes, 232);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
     /// The deadline of a call that names none; 71 minutes at most.
@@ -116,6 +129,18 @@ impl Default for ClientConfig {
 }
 
 /// A process's connection to its daemon, for one call at a time.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{Client, ClientConfig, Runtime, To};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut client = Client::connect(&Runtime::from_env()?.socket(), ClientConfig::default())?;
+/// let to = To::new(3, 17, 1); // method 1 of service 17 on rank 3
+/// let answer = client.call(to, b"hello")?;
+/// println!("{} bytes", answer.len());
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Client {
     ipc: ipc::BlockingClient,
@@ -167,14 +192,8 @@ impl Client {
     ///
     /// [`CallError`]. A call that ended without an answer may have been executed, unless the error says
     /// otherwise. It was made again as [`ClientConfig::retry`] allows.
-    pub fn call(
-        &mut self,
-        rank: u32,
-        service: u16,
-        method: u16,
-        body: &[u8],
-    ) -> Result<&[u8], CallError> {
-        self.call_within(rank, service, method, body, self.config.timeout)
+    pub fn call(&mut self, to: To, body: &[u8]) -> Result<&[u8], CallError> {
+        self.call_within(to, body, self.config.timeout)
     }
 
     /// Like [`call`](Self::call), with a deadline of its own.
@@ -184,13 +203,10 @@ impl Client {
     /// [`CallError`].
     pub fn call_within(
         &mut self,
-        rank: u32,
-        service: u16,
-        method: u16,
+        to: To,
         body: &[u8],
         timeout: Duration,
     ) -> Result<&[u8], CallError> {
-        let to = To { rank, service, method };
         if self.config.retry.retries_max == 0 {
             return match self.call_once(to, body, timeout) {
                 Ok(len_bytes) => Ok(self.response(len_bytes)),
@@ -348,7 +364,7 @@ impl Client {
     ///
     /// [`CallError`].
     pub fn ping(&mut self, rank: u32, body: &[u8]) -> Result<&[u8], CallError> {
-        self.call(rank, DAEMON, method::PING, body)
+        self.call(To::new(rank, DAEMON, method::PING), body)
     }
 
     /// The name and the methods of a service on a rank.
@@ -372,7 +388,7 @@ impl Client {
         timeout: Duration,
     ) -> Result<Description, CallError> {
         let body = service.to_le_bytes();
-        let told = self.call_within(rank, DAEMON, method::DESCRIBE, &body, timeout);
+        let told = self.call_within(To::new(rank, DAEMON, method::DESCRIBE), &body, timeout);
         match told.map(Description::decode) {
             Ok(Some(description)) => Ok(description),
             Ok(None) => Err(CallError::Unanswered(Status::Internal)),
@@ -395,7 +411,7 @@ impl Client {
     ///
     /// [`CallError`].
     pub fn who(&mut self) -> Result<(u32, u32), CallError> {
-        let answer = self.call(HERE, DAEMON, method::WHO, &[])?;
+        let answer = self.call(To::new(HERE, DAEMON, method::WHO), &[])?;
         match answer.as_chunks() {
             ([rank, size], []) => Ok((u32::from_le_bytes(*rank), u32::from_le_bytes(*size))),
             _ => Err(CallError::Unanswered(Status::Internal)),
@@ -441,6 +457,20 @@ pub struct To {
     pub service: u16,
     /// Number of the method.
     pub method: u16,
+}
+
+impl To {
+    /// The method of this number, of the service of this number, on a rank.
+    ///
+    /// ```
+    /// use copyrpc_client::{HERE, To};
+    ///
+    /// assert_eq!(To::new(HERE, 17, 1), To { rank: HERE, service: 17, method: 1 });
+    /// ```
+    #[must_use]
+    pub const fn new(rank: u32, service: u16, method: u16) -> Self {
+        Self { rank, service, method }
+    }
 }
 
 /// The header of a call; the body follows it.

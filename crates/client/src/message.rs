@@ -160,6 +160,15 @@ pub struct CallHead {
 }
 
 /// The node of whoever asks.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{Client, HERE, To};
+///
+/// # fn call(client: &mut Client) -> Result<(), copyrpc::CallError> {
+/// client.call(To::new(HERE, 17, 1), b"a service of this node")?;
+/// # Ok(()) }
+/// ```
 pub const HERE: u32 = u32::MAX;
 
 /// Bytes before the body of a client's request.

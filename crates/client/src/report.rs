@@ -6,7 +6,7 @@ use proto::Status;
 use zerocopy::{FromBytes, Immutable, IntoBytes as _, KnownLayout};
 
 use crate::{
-    CallError, Client, HERE, ServiceInfo,
+    CallError, Client, HERE, ServiceInfo, To,
     message::{
         ClientRecord, DAEMON, Known, PeerRecord, ReportAnswer, ReportHead, ServiceReport, method,
         report,
@@ -163,7 +163,7 @@ impl Client {
         let (mut thread, mut threads, mut skip) = (0, 1, 0);
         while thread < threads {
             let head = ReportHead { thread: thread.into(), what: what.into(), skip: skip.into() };
-            let told = self.call(HERE, DAEMON, method::REPORT, head.as_bytes())?;
+            let told = self.call(To::new(HERE, DAEMON, method::REPORT), head.as_bytes())?;
             let (answer, mut records) = split::<ReportAnswer>(told)?;
             for _ in 0..answer.records.get() {
                 records = take(thread, records)?;

@@ -19,6 +19,15 @@ const SAVED_MAX: u32 = 1000;
 /// | nobody offers the service | if [`awaits_service`](Self::awaits_service) |
 /// | perhaps executed: peer gone | if [`is_idempotent`](Self::is_idempotent) |
 /// | deadline, a status of the service | never |
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{CallError, Retry, Status};
+///
+/// let retry = Retry { awaits_service: true, ..Retry::standard() };
+/// assert!(retry.applies_to(&CallError::Refused(Status::Unavailable)));
+/// assert!(!retry.applies_to(&CallError::Unanswered(Status::Unavailable)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// The most retries of one call; 0: none, and no connection is made again either.

@@ -87,6 +87,15 @@ pub enum RuntimeError {
 }
 
 /// The paths of one daemon. Nothing needs to exist there.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{JobId, Runtime};
+///
+/// let runtime = Runtime::new("/run/user/1000/copyrpc".into(), JobId::new("slurm-77")?, "")?;
+/// assert!(runtime.socket().starts_with("/run/user/1000/copyrpc"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
     folder: PathBuf,

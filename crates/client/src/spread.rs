@@ -11,6 +11,18 @@ use crate::{CallError, ClientConfig, ConnectError, Pipeline, Status, SubmitError
 const AVOID: Duration = Duration::from_secs(1);
 
 /// The choice of the rank that a call goes to.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{ClientConfig, Route, Runtime, Spread};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let socket = Runtime::from_env()?.socket();
+/// let mut spread = Spread::connect(&socket, ClientConfig::default(), 17, [0, 1, 2])?;
+/// let owner = spread.rank_of(Route::Key(42));
+/// spread.submit(Route::Key(42), 1, b"for the owner of key 42", owner)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Any: they take turns.

@@ -87,8 +87,7 @@ impl Stream<'_> {
         let head = head(self.cursor.as_deref());
         let cursor = self.cursor.as_deref().unwrap_or_default();
         let request = [head.as_bytes(), cursor, &self.body].concat();
-        let To { rank, service, method } = self.to;
-        let answer = self.client.call_within(rank, service, method, &request, self.timeout)?;
+        let answer = self.client.call_within(self.to, &request, self.timeout)?;
         // What answers like this does not know of pieces.
         let (cursor, piece) = split(answer).ok_or(CallError::Unanswered(Status::DataLoss))?;
         self.is_over = cursor.is_none();

@@ -45,21 +45,21 @@ pub fn code_of(
         // Whoever read the output (head, a pager) has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("error: {}", told(&error)));
+            say(format_args!("error: {}", with_causes(&error)));
             ExitCode::from(own(&error).unwrap_or_else(|| kind_of(&error)) as u8)
         }
     }
 }
 
 /// The error and its causes, each once: some tell their cause themselves.
-fn told(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| {
-        if told.is_empty() {
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
+        if text.is_empty() {
             cause
-        } else if told.contains(&cause) {
-            told
+        } else if text.contains(&cause) {
+            text
         } else {
-            format!("{told}: {cause}")
+            format!("{text}: {cause}")
         }
     })
 }
@@ -124,11 +124,11 @@ mod tests {
     #[test]
     fn a_cause_is_told_once() {
         let cause = io::Error::from(ErrorKind::NotFound);
-        let told_already = anyhow::Error::from(cause).context("cannot read x: entity not found");
-        assert_eq!(told(&told_already), "cannot read x: entity not found");
+        let repeated = anyhow::Error::from(cause).context("cannot read x: entity not found");
+        assert_eq!(with_causes(&repeated), "cannot read x: entity not found");
         let cause = io::Error::from(ErrorKind::NotFound);
-        let untold = anyhow::Error::from(cause).context("cannot read x");
-        assert_eq!(told(&untold), "cannot read x: entity not found");
+        let single = anyhow::Error::from(cause).context("cannot read x");
+        assert_eq!(with_causes(&single), "cannot read x: entity not found");
     }
 
     #[test]

@@ -25,13 +25,13 @@ fn run() -> Result<(), Box<dyn Error>> {
     let rank = std::env::args().nth(1).map_or(Ok(0), |rank| rank.parse())?;
     let socket = Runtime::from_env()?.socket();
 
+    let to = To::new(rank, GREETER, GREET);
     let mut client = Client::connect(&socket, ClientConfig::default())?;
-    let answer = client.call(rank, GREETER, GREET, b"world")?;
+    let answer = client.call(to, b"world")?;
     println!("{}", String::from_utf8_lossy(answer));
 
     // Up to `pipeline.depth()` calls in flight, each with what its answer needs: here a number.
     let mut pipeline = Pipeline::connect(&socket, ClientConfig::default())?;
-    let to = To { rank, service: GREETER, method: GREET };
     for number in 0..8 {
         pipeline.submit(to, format!("call {number}").as_bytes(), number)?;
     }

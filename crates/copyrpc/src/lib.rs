@@ -12,7 +12,7 @@
 //!
 //! ```
 //! # #[cfg(all(feature = "daemon", feature = "nic"))] {
-//! use copyrpc::{Client, ClientConfig, HERE, JobId, Provider, Runtime, Status};
+//! use copyrpc::{Client, ClientConfig, HERE, JobId, Provider, Runtime, Status, To};
 //! use copyrpc::{daemon::{self, BackgroundDaemon}, nic::Selection};
 //!
 //! let folder = std::env::temp_dir().join(format!("greetings-{}", std::process::id()));
@@ -31,9 +31,9 @@
 //!     })
 //! });
 //!
-//! // A client, in a process of any node: rank, service, method, body.
+//! // A client, in a process of any node: a method of a service on a rank, and a body.
 //! let mut client = Client::connect(&socket, ClientConfig::default())?;
-//! assert_eq!(client.call(HERE, 17, 0, b"world"), Ok(&b"hello, world"[..]));
+//! assert_eq!(client.call(To::new(HERE, 17, 0), b"world"), Ok(&b"hello, world"[..]));
 //!
 //! daemon.stop()?; // and with it the provider's connection ends
 //! assert!(serving.join().is_ok());
@@ -42,18 +42,34 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | part | feature | for whom |
-//! |---|---|---|
-//! | [`Client`], [`Pipeline`], [`Provider`] | always | processes of a node |
-//! | [`typed`] | `typed` | services as traits: client, futures and server from one definition |
-//! | `tokio` | `tokio`, off | calls as futures of tokio |
-//! | [`ipc`] | always | calls between processes of one machine, without a daemon |
-//! | [`daemon`] | `daemon` | programs that embed a daemon, and services that are functions of it |
-//! | [`rpc`] | `rpc` | calls over a NIC of one's own, without a daemon |
-//! | [`nic`] | `nic` | NICs by name; the software NIC needs no hardware and no privilege |
-//! | [`queues`] | `queues` | threads of one process |
+//! # Where to begin
 //!
-//! All others are defaults. A program that only calls and serves says `default-features = false`.
+//! | task | names |
+//! |---|---|
+//! | call, one at a time | [`Client`], [`ClientConfig`], [`To`], [`HERE`] |
+//! | call, many at a time | [`Pipeline`], [`FutureClient`], `tokio` |
+//! | call one of several ranks, or all | [`Spread`], [`Route`] |
+//! | offer a service | [`Provider`], [`Offer`], [`Inbound`], [`Request`] |
+//! | define a service as a trait | [`typed`] |
+//! | find the daemon | [`Runtime`], [`JobId`] |
+//! | understand a failure, call again | [`CallError`], [`Status`], [`Retry`] |
+//! | move long results and memory | [`stream`], [`bulk`] |
+//! | avoid a copy | [`Filler`], [`LentBytes`], [`InPlace`] |
+//!
+//! Modules for programs with more to do:
+//!
+//! | module | feature | content |
+//! |---|---|---|
+//! | [`typed`] | `typed` | services as traits: client, futures and server from one definition |
+//! | `tokio` | `tokio`, off by default | calls as futures of tokio |
+//! | [`daemon`] | `daemon` | a daemon inside a program, and services that are functions of it |
+//! | [`nic`] | `nic` | NICs by name; the software NIC needs no hardware and no privilege |
+//! | [`rpc`] | `rpc` | calls over a NIC, without a daemon |
+//! | [`ipc`] | always | calls between processes of one machine, without a daemon |
+//! | [`queues`] | `queues` | queues between threads of one process |
+//! | [`report`], [`name`] | always | clients, peers and services of a daemon; numbers of names |
+//!
+//! A program that only calls and serves says `default-features = false`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -62,10 +78,10 @@
 #[doc(inline)]
 pub use client::tokio;
 pub use client::{
-    CallError, Client, ClientConfig, ClientInfo, ConnectError, Context, Description, Filler,
-    FutureCall, FutureClient, InPlace, Inbound, JobId, JobIdError, LentBytes, Offer, Overfull,
-    PeerInfo, Pipeline, ProvideError, Provider, ProviderStop, Request, RequestContext, Retry,
-    Route, ServiceError, ServiceInfo, Spread, Status, SubmitError, To, Wait,
+    CallError, Client, ClientConfig, ConnectError, Context, Filler, FutureCall, FutureClient,
+    InPlace, Inbound, JobId, JobIdError, LentBytes, Offer, OfferedService, Overfull, Pipeline,
+    ProvideError, Provider, ProviderStop, Request, RequestContext, Retry, Route, ServiceError,
+    Spread, Status, SubmitError, To, Wait,
     message::HERE,
     name,
     runtime::{Runtime, RuntimeError},
@@ -73,6 +89,9 @@ pub use client::{
 };
 #[doc(inline)]
 pub use ipc;
+
+pub mod bulk;
+pub mod report;
 
 #[cfg(feature = "daemon")]
 pub mod daemon;

@@ -255,7 +255,9 @@ fn a_service_is_called_by_what_its_trait_says() {
         assert_eq!(client.rename("a".into(), "a".into()), Ok(Err("the same".into())));
         let absent = client.stat("etc".into()).unwrap_err();
         assert_eq!(absent.status(), Status::NotFound);
-        let TypedError::Call(CallError::Service(said)) = absent else { panic!("{absent}") };
+        let TypedError::Call { error: CallError::Service(said), .. } = absent else {
+            panic!("{absent}")
+        };
         assert_eq!(&*said.detail, b"etc is not there");
         assert_eq!(client.nothing().unwrap_err().status(), Status::Aborted);
         // Another version is told apart at the first call, and never called.
@@ -266,9 +268,9 @@ fn a_service_is_called_by_what_its_trait_says() {
         let mut client = client.into_client();
         let (service, stat) =
             (copyrpc::name::service_number("metadata"), copyrpc::name::method_number("stat"));
-        let refused = client.call(HERE, service, stat, &[9, 1]).unwrap_err();
+        let refused = client.call(To::new(HERE, service, stat), &[9, 1]).unwrap_err();
         assert_eq!(refused.status(), Status::InvalidArgument);
-        let unknown = client.call(HERE, service, stat ^ 1, b"").unwrap_err();
+        let unknown = client.call(To::new(HERE, service, stat ^ 1), b"").unwrap_err();
         assert!(matches!(unknown, CallError::NoMethod(_)), "{unknown}");
         let mut store = StoreClient::new(client, HERE);
         assert_eq!(store.reverse(vec![1, 2, 3]), Ok(vec![3, 2, 1]));
@@ -335,7 +337,9 @@ fn futures_of_many_calls_are_under_way_together() {
                 assert_eq!(call.await.unwrap().name, number.to_string());
             }
             let absent = futures.stat("x".into()).await.unwrap_err();
-            let TypedError::Call(CallError::Service(said)) = absent else { panic!("{absent}") };
+            let TypedError::Call { error: CallError::Service(said), .. } = absent else {
+                panic!("{absent}")
+            };
             assert_eq!((said.status, &*said.detail), (Status::NotFound, &b"x is not there"[..]));
             let mismatch = later::MetadataFutures::new(client, HERE).await.unwrap_err();
             assert_eq!(mismatch, TypedError::Mismatch { method: "stat" });
@@ -363,8 +367,9 @@ fn a_provider_puts_answers_where_the_daemon_reads_them() {
         let _stops = StopOnDrop(&stop);
         let client = scope.spawn(|| {
             let mut client = node.client();
-            let mut call =
-                |method, body: &[u8]| client.call(HERE, 50, method, body).map(<[u8]>::to_vec);
+            let mut call = |method, body: &[u8]| {
+                client.call(To::new(HERE, 50, method), body).map(<[u8]>::to_vec)
+            };
             for len_bytes in [0_u32, 1, 56, 57, 4000, 5000, 300_000] {
                 let answer = call(method::LENGTH, &len_bytes.to_le_bytes()).unwrap();
                 assert_eq!(answer.len(), len_bytes as usize);
@@ -418,9 +423,12 @@ fn a_typed_answer_is_written_where_the_daemon_reads_it() {
             assert!(client.twice(bytes.clone()) == Ok(bytes.repeat(2)), "{len_bytes} B");
         }
         let refused = client.twice(Vec::new()).unwrap_err();
-        let TypedError::Call(CallError::Service(said)) = refused else { panic!("{refused}") };
+        let TypedError::Call { error: CallError::Service(said), .. } = refused else {
+            panic!("{refused}")
+        };
         assert_eq!((said.status, &*said.detail), (Status::InvalidArgument, &b"nothing"[..]));
-        let unknown = client.into_client().call(HERE, name_of_placed(), 1, b"").unwrap_err();
+        let unknown =
+            client.into_client().call(To::new(HERE, name_of_placed(), 1), b"").unwrap_err();
         assert!(matches!(unknown, CallError::NoMethod(_)), "{unknown}");
         let places = PLACES.lock().unwrap().clone();
         assert_eq!(places.len(), 5, "each answer was written once");
@@ -430,7 +438,9 @@ fn a_typed_answer_is_written_where_the_daemon_reads_it() {
         let mut client = MetadataClient::new(node.client(), HERE);
         assert_eq!(client.stat("/etc".into()), Ok(Stat { length: 4, name: "etc".into() }));
         let absent = client.stat("etc".into()).unwrap_err();
-        let TypedError::Call(CallError::Service(said)) = absent else { panic!("{absent}") };
+        let TypedError::Call { error: CallError::Service(said), .. } = absent else {
+            panic!("{absent}")
+        };
         assert_eq!(&*said.detail, b"etc is not there");
     });
 }
@@ -465,7 +475,9 @@ fn what_a_codec_cannot_write_in_place_is_an_error_on_either_side() {
             let answers = [client.reversed(last.clone()), block_on(futures.reversed(last))];
             for answer in answers {
                 let error = answer.unwrap_err();
-                let TypedError::Call(CallError::Service(said)) = error else { panic!("{error}") };
+                let TypedError::Call { error: CallError::Service(said), .. } = error else {
+                    panic!("{error}")
+                };
                 assert_eq!(said.status, Status::Internal);
                 failed += 1;
             }

@@ -15,7 +15,7 @@ use std::{
 
 use client::tokio::TokioClient;
 use copyrpc::{
-    Client, ClientConfig, HERE, JobId, Provider, ProviderStop, RequestContext, Runtime, Status,
+    Client, ClientConfig, HERE, JobId, Provider, ProviderStop, RequestContext, Runtime, Status, To,
     daemon::{self, BackgroundDaemon},
     name,
     nic::Selection,
@@ -147,14 +147,14 @@ fn a_program_without_the_definition_calls_with_text() {
     let node = Node::start("json");
     let mut client = Client::connect(&node.socket, config()).unwrap();
     let (service, stat) = (name::service_number("metadata"), name::method_number("stat"));
-    let answer = client.call(HERE, service, stat, br#"["/etc"]"#).unwrap();
+    let answer = client.call(To::new(HERE, service, stat), br#"["/etc"]"#).unwrap();
     assert_eq!(answer, br#"{"length":4,"name":"etc"}"#);
-    let nonsense = client.call(HERE, service, stat, br#"{"path": "/etc"}"#).unwrap_err();
+    let nonsense = client.call(To::new(HERE, service, stat), br#"{"path": "/etc"}"#).unwrap_err();
     assert_eq!(nonsense.status(), Status::InvalidArgument, "{nonsense}");
     let deep = "[".repeat(100_000);
-    let deep = client.call(HERE, service, stat, deep.as_bytes()).unwrap_err();
+    let deep = client.call(To::new(HERE, service, stat), deep.as_bytes()).unwrap_err();
     assert_eq!(deep.status(), Status::InvalidArgument, "{deep}");
-    let unknown = client.call(HERE, service, stat ^ 1, b"null").unwrap_err();
+    let unknown = client.call(To::new(HERE, service, stat ^ 1), b"null").unwrap_err();
     assert_eq!(unknown.status(), Status::Unimplemented, "{unknown}");
     // Other types by the same names are noticed, as with every codec.
     let client = Client::connect(&node.socket, config()).unwrap();

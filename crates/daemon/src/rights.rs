@@ -129,7 +129,9 @@ fn parse_rule(rule: &str) -> Result<Rule, &'static str> {
         None => return Err("it names no service"),
         Some("*") => None,
         Some(word) => match word.parse() {
-            Ok(DAEMON) => return Err("service 0 is the daemon itself, which everybody may ask"),
+            Ok(DAEMON) => {
+                return Err("service 0 is the daemon itself, which every process may call");
+            }
             Ok(number) => Some(number),
             Err(_) if word.bytes().all(|byte| byte.is_ascii_digit()) => {
                 return Err("a service has a number up to 65535");
@@ -139,7 +141,7 @@ fn parse_rule(rule: &str) -> Result<Rule, &'static str> {
     };
     let who: Vec<_> = words.map(parse_who).collect::<Result<Vec<_>, _>>()?;
     if who.is_empty() {
-        return Err("it does not say who may; `nobody` is a word");
+        return Err("it names no parties; `nobody` is a word");
     }
     Ok(Rule { act, service, who: who.into_iter().flatten().collect() })
 }
@@ -155,7 +157,7 @@ fn parse_who(word: &str) -> Result<Option<Who>, &'static str> {
             Some(("pid", pid)) => Who::Pid(number(pid)?),
             Some(("exe", path)) if path.starts_with('/') => Who::Exe(path.into()),
             Some(("exe", _)) => return Err("exe: takes an absolute path"),
-            _ => return Err("whoever may is `self`, `*`, `nobody`, uid:N, pid:N or exe:PATH"),
+            _ => return Err("a party is `self`, `*`, `nobody`, uid:N, pid:N or exe:PATH"),
         },
     }))
 }
@@ -188,7 +190,7 @@ mod tests {
         assert!(may(Act::Call, named, process(9, 1)) && !may(Act::Call, named, process(8, 1)));
         assert!(!may(Act::Call, 5, process(0, 1)) && may(Act::Call, 18, None));
         assert!(rights.is_limited(Act::Call, 5) && !rights.is_limited(Act::Offer, 5));
-        assert!(!rights.is_limited(Act::Call, DAEMON), "pings are everybody's");
+        assert!(!rights.is_limited(Act::Call, DAEMON), "every process may ping");
         assert!(rights.may_allow(17, 8) && !rights.may_allow(17, 7));
         assert_eq!(Rights::parse("").unwrap(), Rights::default());
     }
@@ -212,10 +214,10 @@ mod tests {
             ("offer", "names no service"),
             ("call 0 *", "the daemon itself"),
             ("call 65536 *", "up to 65535"),
-            ("call 17", "does not say who"),
+            ("call 17", "names no parties"),
             ("call 17 uid:me", "take a number"),
             ("call 17 exe:app", "an absolute path"),
-            ("offer 1 self; call 17 alice", "whoever may is"),
+            ("offer 1 self; call 17 alice", "a party is"),
         ] {
             let error = Rights::parse(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

@@ -57,7 +57,7 @@ pub enum ServeError {
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
     /// Another daemon told nonsense.
-    #[error("rank {rank} told no address: `{text}`; do all daemons have the same version?")]
+    #[error("rank {rank} sent no address: `{text}`; do all daemons have the same version?")]
     Blob {
         /// The rank.
         rank: u32,

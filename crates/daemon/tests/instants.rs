@@ -18,7 +18,7 @@ use std::{
 };
 
 use bootstrap::{JobId, RankInfo, Secret};
-use client::{Client, ClientConfig, Provider, message::HERE, runtime::Runtime};
+use client::{Client, ClientConfig, Provider, To, message::HERE, runtime::Runtime};
 use copyrpc_daemon::{
     Inbound, Services, Serving, Status,
     config::{DaemonConfig, KNOBS, Layers},
@@ -212,7 +212,7 @@ impl Cluster {
 #[track_caller]
 fn expect(client: &mut Client, rank: u32, service: u16, body: &[u8], answer: &[u8]) {
     eventually(|| {
-        client.call(rank, service, 0, body).is_ok_and(|there| {
+        client.call(To::new(rank, service, 0), body).is_ok_and(|there| {
             assert_eq!(there, answer);
             true
         })
@@ -231,24 +231,28 @@ fn fault_a8_a_peer_killed_while_it_answers_ends_its_calls_and_is_replaced_under_
     let [mut caller, mut other] = [(); 2].map(|()| cluster.client(0));
     eventually(|| other.ping(1, b"up?").is_ok());
     thread::scope(|scope| {
-        let called = scope.spawn(|| status_of(caller.call(1, STOP, 0, b"never answered")));
+        let called = scope.spawn(|| status_of(caller.call(To::new(1, STOP, 0), b"never answered")));
         second.wait_stopped();
         // It has a receive for this one, and looks at it never.
-        let behind = scope.spawn(|| status_of(other.call(1, ECHO, 0, b"behind")));
+        let behind = scope.spawn(|| status_of(other.call(To::new(1, ECHO, 0), b"behind")));
         eventually(|| cluster.counter(0, Counter::Outstanding) == 2);
         drop(second);
         assert_eq!(called.join().unwrap(), Status::Unavailable);
         assert_eq!(behind.join().unwrap(), Status::Unavailable);
     });
-    assert_eq!(caller.call(HERE, ECHO, 0, b"others"), Ok(&b"others"[..]), "nobody else notices");
+    assert_eq!(
+        caller.call(To::new(HERE, ECHO, 0), b"others"),
+        Ok(&b"others"[..]),
+        "nobody else notices"
+    );
     let _second = cluster.start("1");
     eventually(|| caller.ping(1, b"up?").is_ok());
     assert_eq!(
-        caller.call(1, COUNT, 0, b""),
+        caller.call(To::new(1, COUNT, 0), b""),
         Ok(&[0][..]),
         "nothing of the old life is made again"
     );
-    assert_eq!(other.call(1, ECHO, 0, b"again"), Ok(&b"again"[..]));
+    assert_eq!(other.call(To::new(1, ECHO, 0), b"again"), Ok(&b"again"[..]));
     eventually(|| cluster.counter(0, Counter::Outstanding) == 0);
 }
 
@@ -259,7 +263,7 @@ fn fault_a9_a_peer_that_stops_while_it_answers_executes_once_and_its_late_answer
     let second = cluster.start("1");
     let mut client = cluster.client(0);
     eventually(|| client.ping(1, b"up?").is_ok());
-    assert_eq!(status_of(client.call(1, STOP, 0, b"late")), Status::Unavailable);
+    assert_eq!(status_of(client.call(To::new(1, STOP, 0), b"late")), Status::Unavailable);
     second.wait_stopped();
     second.go_on();
     eventually(|| client.ping(1, b"up?").is_ok());
@@ -278,11 +282,12 @@ fn fault_a4_clients_that_wait_for_a_daemon_killed_while_it_answers_are_served_by
     let generation = clients[0].daemon_generation();
     let [caller, waiting @ ..] = &mut clients;
     thread::scope(|scope| {
-        let called = scope.spawn(|| status_of(caller.call(HERE, STOP, 0, b"never answered")));
+        let called =
+            scope.spawn(|| status_of(caller.call(To::new(HERE, STOP, 0), b"never answered")));
         daemon.wait_stopped();
-        let waiting = waiting
-            .each_mut()
-            .map(|client| scope.spawn(|| status_of(client.call(HERE, ECHO, 0, b"never taken"))));
+        let waiting = waiting.each_mut().map(|client| {
+            scope.spawn(|| status_of(client.call(To::new(HERE, ECHO, 0), b"never taken")))
+        });
         drop(daemon);
         assert_eq!(called.join().unwrap(), Status::Unavailable);
         for client in waiting {
@@ -292,10 +297,10 @@ fn fault_a4_clients_that_wait_for_a_daemon_killed_while_it_answers_are_served_by
     let _daemon = cluster.start("0");
     for client in &mut clients {
         eventually(|| client.reconnect().is_ok());
-        assert_eq!(client.call(HERE, ECHO, 0, b"again"), Ok(&b"again"[..]));
+        assert_eq!(client.call(To::new(HERE, ECHO, 0), b"again"), Ok(&b"again"[..]));
         assert_ne!(client.daemon_generation(), generation);
     }
-    assert_eq!(clients[0].call(HERE, COUNT, 0, b""), Ok(&[0][..]));
+    assert_eq!(clients[0].call(To::new(HERE, COUNT, 0), b""), Ok(&[0][..]));
 }
 
 #[test]
@@ -304,15 +309,15 @@ fn fault_a10_a_provider_that_answers_after_the_deadline_is_not_heard_and_serves_
     let _daemon = cluster.start("0");
     let mut client = cluster.client(0);
     let provider = cluster.start(PROVIDER);
-    eventually(|| client.call(HERE, PROVIDED, 0, b"there?").is_ok());
-    let late = client.call_within(HERE, PROVIDED, 0, b"stop", Duration::from_millis(50));
+    eventually(|| client.call(To::new(HERE, PROVIDED, 0), b"there?").is_ok());
+    let late = client.call_within(To::new(HERE, PROVIDED, 0), b"stop", Duration::from_millis(50));
     assert_eq!(status_of(late), Status::DeadlineExceeded);
     provider.wait_stopped();
     // The caller gives up by its own clock, perhaps before the daemon does.
     eventually(|| cluster.counter(0, Counter::Outstanding) == 0);
     provider.go_on();
     for number in 0..100_u8 {
-        assert_eq!(client.call(HERE, PROVIDED, 0, &[number]), Ok(&[number][..]));
+        assert_eq!(client.call(To::new(HERE, PROVIDED, 0), &[number]), Ok(&[number][..]));
     }
     eventually(|| cluster.counter(0, Counter::Stale) == 1);
 }
@@ -323,16 +328,16 @@ fn fault_a10_a_provider_killed_while_it_answers_ends_its_calls_and_another_takes
     let _daemon = cluster.start("0");
     let [mut caller, mut behind] = [(); 2].map(|()| cluster.client(0));
     let provider = cluster.start(PROVIDER);
-    eventually(|| caller.call(HERE, PROVIDED, 0, b"there?").is_ok());
+    eventually(|| caller.call(To::new(HERE, PROVIDED, 0), b"there?").is_ok());
     thread::scope(|scope| {
-        let called = scope.spawn(|| status_of(caller.call(HERE, PROVIDED, 0, b"stop")));
+        let called = scope.spawn(|| status_of(caller.call(To::new(HERE, PROVIDED, 0), b"stop")));
         provider.wait_stopped();
-        let queued = scope.spawn(|| status_of(behind.call(HERE, PROVIDED, 0, b"queued")));
+        let queued = scope.spawn(|| status_of(behind.call(To::new(HERE, PROVIDED, 0), b"queued")));
         eventually(|| cluster.counter(0, Counter::Outstanding) == 2);
         drop(provider);
         assert_eq!(called.join().unwrap(), Status::Unavailable);
         assert_eq!(queued.join().unwrap(), Status::Unavailable);
     });
     let _provider = cluster.start(PROVIDER);
-    eventually(|| caller.call(HERE, PROVIDED, 0, b"again") == Ok(&b"again"[..]));
+    eventually(|| caller.call(To::new(HERE, PROVIDED, 0), b"again") == Ok(&b"again"[..]));
 }

@@ -54,12 +54,13 @@ fn fault_c5_bodies_of_any_length_reach_every_kind_of_service_here_and_there() {
             for service in [EMBEDDED, PROVIDED] {
                 for len_bytes in [0, 56, 4096, 4097, 16_384, 65_537, longest - 1, longest] {
                     let sent = pattern(len_bytes);
-                    let answer = client.call(rank, service, 0, &sent).map(<[u8]>::to_vec);
+                    let answer = client.call(To::new(rank, service, 0), &sent).map(<[u8]>::to_vec);
                     let right = answer == Ok(incremented(&sent));
                     assert!(right, "{len_bytes} B to service {service} at {rank}");
                 }
             }
-            let refused = client.call(rank, PROVIDED, 0, &pattern(longest + 1)).unwrap_err();
+            let refused =
+                client.call(To::new(rank, PROVIDED, 0), &pattern(longest + 1)).unwrap_err();
             assert_eq!(refused.status(), Status::OutOfRange);
         }
     });
@@ -128,7 +129,7 @@ fn small_calls_go_on_beside_a_stream_of_large_ones() {
             let mut calls = 0_u64;
             while !is_over.load(Ordering::Relaxed) && !streamer.is_finished() {
                 for rank in [HERE, 1] {
-                    let answer = client.call(rank, EMBEDDED, 0, &calls.to_le_bytes());
+                    let answer = client.call(To::new(rank, EMBEDDED, 0), &calls.to_le_bytes());
                     assert_eq!(answer, Ok(&incremented(&calls.to_le_bytes())[..]));
                     calls += 1;
                 }

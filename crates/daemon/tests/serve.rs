@@ -87,8 +87,11 @@ fn functions_run_on_the_thread_of_their_client_or_on_the_one_that_offers_them() 
         let mut threads = BTreeSet::new();
         for number in 1..=10_u64 {
             for client in &mut clients {
-                assert_eq!(client.call(HERE, COUNT, 0, b""), Ok(&number.to_le_bytes()[..]));
-                threads.insert(client.call(HERE, OF_THREAD_1, 0, b"").unwrap().to_vec());
+                assert_eq!(
+                    client.call(To::new(HERE, COUNT, 0), b""),
+                    Ok(&number.to_le_bytes()[..])
+                );
+                threads.insert(client.call(To::new(HERE, OF_THREAD_1, 0), b"").unwrap().to_vec());
             }
         }
         assert_eq!(threads.len(), 1, "{threads:?}");
@@ -195,7 +198,7 @@ fn fault_c5_an_answer_of_a_provider_that_is_too_long_costs_its_own_call_only() {
         let lens = [longest, longest + 1, longest * 2, 0, longest];
         let answers = lens.map(|len| {
             let asked = u32::try_from(len).unwrap().to_le_bytes();
-            client.call(HERE, COUNT, 0, &asked).map(<[u8]>::len)
+            client.call(To::new(HERE, COUNT, 0), &asked).map(<[u8]>::len)
         });
         stop.store(true, Ordering::Relaxed);
         daemon.join().unwrap().unwrap();

@@ -73,7 +73,7 @@ impl CallError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// The session has ended meanwhile.
-    #[error("the caller is gone; nobody waits for this answer")]
+    #[error("the caller is gone, so the answer has no receiver")]
     Gone,
     /// Too long, or answered before.
     #[error(transparent)]

@@ -4,6 +4,8 @@
 //! every way copies. The candidates that lost are kept here, because the reason to reject them is a
 //! number that the next machine may change.
 
+#![allow(clippy::disallowed_macros, reason = "candidates are compared before one gets a name")]
+
 #[cfg(target_arch = "x86_64")]
 use core::arch::asm;
 use core::hint::black_box;

@@ -131,6 +131,14 @@ impl fmt::Debug for LentBytes<'_> {
 }
 
 /// More bytes than are left of a message. Nothing was put.
+///
+/// ```
+/// # use copyrpc_memory as copyrpc;
+/// use copyrpc::{Filler, Overfull};
+///
+/// let refused = Filler::from(&mut [0; 2][..]).put(b"abc");
+/// assert_eq!(refused, Err(Overfull { len_bytes: 3, left_bytes: 2 }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len_bytes} B do not fit in the {left_bytes} B that are left of the message")]
 pub struct Overfull {
@@ -144,6 +152,18 @@ pub struct Overfull {
 ///
 /// What is put is stored at once, and cannot be read back: others may write the memory meanwhile. Bytes that
 /// are never put are zeros.
+///
+/// ```
+/// # use copyrpc_memory as copyrpc;
+/// use copyrpc::Filler;
+///
+/// let mut room = [0; 8];
+/// let mut body = Filler::from(&mut room[..]);
+/// body.put(b"copy")?;
+/// body.put(b"rpc")?;
+/// assert_eq!(room, *b"copyrpc\0");
+/// # Ok::<(), copyrpc::Overfull>(())
+/// ```
 #[derive(Debug)]
 pub struct Filler<'a> {
     to: *mut u8,

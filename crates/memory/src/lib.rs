@@ -8,6 +8,12 @@
 //! of their use ([`barrier`]). No function here returns a reference to plain bytes of a region:
 //! another process may write them at any time. What is shared is either an atomic or copied.
 
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    reason = "this crate gives instructions and mappings their names"
+)]
+
 pub mod barrier;
 pub mod copy;
 mod in_place;

@@ -5,6 +5,14 @@ use memory::sync::hint;
 use crate::contention::CoreContention;
 
 /// The waiting mode of a process. Chosen per process, not per call.
+///
+/// ```
+/// # use copyrpc_os::idle as copyrpc;
+/// use copyrpc::Wait;
+///
+/// let patient = Wait::Adaptive { spins: 1000, yields: 10 };
+/// assert_ne!(patient, Wait::Block);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Polls, and never sleeps. Yields the core now and then, so that many processes make progress on

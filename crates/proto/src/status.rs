@@ -8,6 +8,14 @@
 /// daemon they look alike; a caller with a connection of its own learns which it is.
 ///
 /// Source: gRPC, *Status codes and their use in gRPC*.
+///
+/// ```
+/// # use copyrpc_proto as copyrpc;
+/// use copyrpc::Status;
+///
+/// assert_eq!(Status::NotFound as u8, 5);
+/// assert_ne!(Status::Ok, Status::Unavailable);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u8)]
 pub enum Status {

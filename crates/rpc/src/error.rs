@@ -151,7 +151,7 @@ pub enum ReplyError {
     /// Too long; the caller was told [`Status::OutOfRange`]. Only an answer that is [`Status::Ok`] may
     /// come by rendezvous.
     #[error(
-        "a response of {len_bytes} B exceeds the {max_bytes} B that the caller accepts; it was told so: \
+        "a response of {len_bytes} B exceeds the {max_bytes} B that the caller accepts, which gets an error: \
          raise its `large_bytes`, or `response_bytes` of the call if this is no `Ok`"
     )]
     TooLong {
@@ -164,14 +164,14 @@ pub enum ReplyError {
     /// was executed.
     #[error(
         "no registered memory for a response of {len_bytes} B: as much is in use as `large_memory_bytes` and \
-         its like allow; the caller was told that there is no answer: raise them"
+         its like allow; the caller gets no answer: raise them"
     )]
     NoMemory {
         /// Of the response.
         len_bytes: usize,
     },
     /// The connection has ended meanwhile.
-    #[error("the caller is gone; nobody waits for this answer")]
+    #[error("the caller is gone, so the answer has no receiver")]
     Gone,
 }
 

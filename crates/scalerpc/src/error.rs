@@ -90,11 +90,11 @@ impl CallError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// The client is gone.
-    #[error("the caller is gone; nobody waits for this answer")]
+    #[error("the caller is gone, so the answer has no receiver")]
     Gone,
     /// The caller got [`Status::OutOfRange`].
     #[error(
-        "a response of {len_bytes} B exceeds the {max_bytes} B of a block; the caller was told so"
+        "a response of {len_bytes} B exceeds the {max_bytes} B of a block; the caller gets an error"
     )]
     TooLong {
         /// Of the response.

@@ -1,6 +1,6 @@
 //! What goes wrong, on both sides.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use client::{CallError, Status};
 
@@ -41,9 +41,17 @@ impl From<Status> for Failure {
 /// Why a call of a method has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TypedError {
-    /// The call has no answer, or the service says why not.
-    #[error(transparent)]
-    Call(#[from] CallError),
+    /// The call has no answer, or the service refused it.
+    #[error("{}: {error}", Named(service, method))]
+    Call {
+        /// Name of the service.
+        service: &'static str,
+        /// Name of the method; empty: the question for the types of the service.
+        method: &'static str,
+        /// Reason that there is no answer.
+        #[source]
+        error: CallError,
+    },
     /// The service means other types by this method. Nothing was called.
     #[error("the service means other types by `{method}`; both must be of one version")]
     Mismatch {
@@ -58,15 +66,42 @@ pub enum TypedError {
     Decode(#[source] CodecError),
 }
 
+/// A method of a service by their names, or the service alone.
+struct Named<'a>(&'a str, &'a str);
+
+impl Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(service, method) = self;
+        if method.is_empty() { write!(f, "`{service}`") } else { write!(f, "`{service}.{method}`") }
+    }
+}
+
 impl TypedError {
     /// The status that stands for this error.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Self::Call(error) => error.status(),
+            Self::Call { error, .. } => error.status(),
             Self::Mismatch { .. } => Status::FailedPrecondition,
             Self::Encode(_) => Status::InvalidArgument,
             Self::Decode(_) => Status::DataLoss,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::To;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_call_names_service_and_method() {
+        let to = To::new(3, 4711, 17);
+        let error = |method, error| TypedError::Call { service: "metadata", method, error };
+        let words = error("stat", CallError::NoMethod(to)).to_string();
+        assert!(words.starts_with("`metadata.stat`: "), "{words}");
+        let words = error("", CallError::NoService(to)).to_string();
+        assert!(words.starts_with("`metadata`: "), "{words}");
     }
 }

@@ -170,6 +170,11 @@ fn agree(told: &Description, methods: &[Method]) -> Result<(), TypedError> {
     Err(TypedError::Mismatch { method: differs.map_or("", |method| method.name) })
 }
 
+/// The error of a call of this method, with names.
+fn named(service: &'static str, method: &'static str) -> impl Fn(CallError) -> TypedError {
+    move |error| TypedError::Call { service, method, error }
+}
+
 /// Puts arguments or a value where the daemon reads them, or gives the message up.
 fn fill<Codec: Encode<T>, T>(value: &T, body: &mut Filler<'_>) -> Result<(), CodecError> {
     Codec::fill(value, body).inspect_err(|_| body.give_up())
@@ -180,6 +185,7 @@ fn fill<Codec: Encode<T>, T>(value: &T, body: &mut Filler<'_>) -> Result<(), Cod
 pub struct Caller {
     client: Client,
     rank: u32,
+    name: &'static str,
     service: u16,
     has_agreed: bool,
     /// The deadline of the next call, if that has one of its own.
@@ -191,10 +197,10 @@ pub struct Caller {
 impl Caller {
     /// Calls the service of this name on `rank`.
     #[must_use]
-    pub fn new(client: Client, rank: u32, name: &str) -> Self {
+    pub fn new(client: Client, rank: u32, name: &'static str) -> Self {
         let service = name::service_number(name);
         let (has_agreed, within, scratch) = (false, None, Vec::new());
-        Self { client, rank, service, has_agreed, within, scratch }
+        Self { client, rank, name, service, has_agreed, within, scratch }
     }
 
     /// Gives the next call a deadline of its own.
@@ -219,25 +225,27 @@ impl Caller {
         let timeout = self.within.take().unwrap_or_else(|| self.client.timeout());
         let begin = Instant::now();
         if !self.has_agreed {
-            agree(&self.client.describe_within(self.rank, self.service, timeout)?, methods)?;
+            let description = self.client.describe_within(self.rank, self.service, timeout);
+            agree(&description.map_err(named(self.name, ""))?, methods)?;
             self.has_agreed = true;
         }
         let timeout = timeout.saturating_sub(begin.elapsed());
-        let Self { client, rank, service, scratch, .. } = self;
-        // What may be made again must be there again.
+        let Self { client, rank, name, service, scratch, .. } = self;
+        let named = named(name, method.name);
+        // A call that may be made again keeps its body.
+        let to = To::new(*rank, *service, method.number);
         let len_bytes = if client.retries() { None } else { Codec::len_bytes(arguments) };
         let Some(len_bytes) = len_bytes else {
             scratch.clear();
             Codec::encode(arguments, scratch).map_err(TypedError::Encode)?;
-            let answer = client.call_within(*rank, *service, method.number, scratch, timeout)?;
+            let answer = client.call_within(to, scratch, timeout).map_err(named)?;
             return Codec::decode(answer).map_err(TypedError::Decode);
         };
-        let to = To { rank: *rank, service: *service, method: method.number };
         let mut filled = Ok(());
         let put = |body: &mut Filler<'_>| filled = fill::<Codec, A>(arguments, body);
         let answer = client.call_in_place_within(to, len_bytes, timeout, put);
         filled.map_err(TypedError::Encode)?;
-        Codec::decode_lent(answer?, scratch).map_err(TypedError::Decode)
+        Codec::decode_lent(answer.map_err(named)?, scratch).map_err(TypedError::Decode)
     }
 
     /// The client.
@@ -252,6 +260,7 @@ impl Caller {
 pub struct FutureCaller<C = FutureClient> {
     client: C,
     rank: u32,
+    name: &'static str,
     service: u16,
     timeout: Duration,
 }
@@ -259,9 +268,9 @@ pub struct FutureCaller<C = FutureClient> {
 impl<C: FutureCalls> FutureCaller<C> {
     /// Calls the service of this name on `rank`.
     #[must_use]
-    pub fn new(client: C, rank: u32, name: &str) -> Self {
+    pub fn new(client: C, rank: u32, name: &'static str) -> Self {
         let timeout = client.timeout();
-        Self { client, rank, service: name::service_number(name), timeout }
+        Self { client, rank, name, service: name::service_number(name), timeout }
     }
 
     /// The same, with calls that have this deadline.
@@ -278,9 +287,11 @@ impl<C: FutureCalls> FutureCaller<C> {
     pub async fn check(&self, methods: &[Method]) -> Result<(), TypedError> {
         let to = To { rank: self.rank, service: DAEMON, method: method::DESCRIBE };
         let call = self.client.call_within(to, &self.service.to_le_bytes(), self.timeout);
-        let told = call.await.map_err(|error| self.of_description(error))?;
-        let told = Description::decode(&told);
-        agree(&told.ok_or(CallError::Unanswered(Status::Internal))?, methods)
+        let answer = call.await.map_err(|error| self.of_description(error));
+        let description = answer.and_then(|answer| {
+            Description::decode(&answer).ok_or(CallError::Unanswered(Status::Internal))
+        });
+        agree(&description.map_err(named(self.name, ""))?, methods)
     }
 
     /// What the daemon says of a question about the service is about that.
@@ -304,8 +315,9 @@ impl<C: FutureCalls> FutureCaller<C> {
     {
         let to = To { rank: self.rank, service: self.service, method: method.number };
         let call = self.begin::<Codec, A>(to, arguments);
+        let named = named(self.name, method.name);
         async move {
-            let answer = call?.await?;
+            let answer = call?.await.map_err(named)?;
             Codec::decode(&answer).map_err(TypedError::Decode)
         }
     }

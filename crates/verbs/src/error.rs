@@ -186,7 +186,7 @@ pub enum PostSendError {
         rule: &'static str,
     },
     /// The port knows no way to this address.
-    #[error("no next hop to {0}: there is no route, or nobody answers")]
+    #[error("no next hop to {0}: there is no route, or no host answers")]
     Unreachable(Gid),
     /// An atomic's result buffer is not 8 bytes.
     #[error("an atomic returns 8 bytes, its buffer has {0}")]

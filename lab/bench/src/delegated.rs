@@ -260,7 +260,9 @@ impl DelegatedCalls {
         let begin = Instant::now();
         for &service in services {
             // Peers and providers come to be while the first calls are refused.
-            while let Err(refused) = client.call(self.rank(), service, 0, &[1; REQUEST_BYTES]) {
+            while let Err(refused) =
+                client.call(To::new(self.rank(), service, 0), &[1; REQUEST_BYTES])
+            {
                 if begin.elapsed() > PATIENCE {
                     return Err(failed(0, &refused));
                 }

@@ -84,7 +84,7 @@ pub enum ReplyError {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// No caller waits.
-    #[error("nobody waits for this answer: {0}")]
+    #[error("the answer has no receiver: {0}")]
     Gone(String),
     /// The token is of another protocol's server.
     #[error("the request is of another server")]

@@ -8,7 +8,6 @@ mod cycles;
 mod excerpts;
 mod faults;
 mod grammar;
-mod islands;
 pub(crate) mod lines;
 mod links;
 mod manifests;
@@ -22,7 +21,6 @@ pub(crate) mod source;
 mod statements;
 pub(crate) mod sync_pairs;
 mod tree;
-mod vocabulary;
 mod words;
 
 use std::{fmt, path::PathBuf};
@@ -57,10 +55,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let mut findings = tree.parse_errors();
     findings.extend(arrows::check(&workspace.members, &tree));
     findings.extend(sync_pairs::check(&tree));
-    findings.extend(islands::check(&tree));
     findings.extend(sizes::check(&tree));
     findings.extend(statements::check(&tree));
-    findings.extend(vocabulary::check(&tree));
     findings.extend(grammar::check(&tree));
     findings.extend(cycles::check(&tree));
     findings.extend(words::check(&tree));

@@ -1,55 +1,26 @@
-//! Functions of at most 70 lines, files of at most 600 before their tests.
+//! Files of at most 600 lines before their tests. Clippy bounds functions.
 
 use super::{Finding, source::RustFile, tree::Tree};
 
-/// From `fn` to the closing brace.
-const FUNCTION_LINES_MAX: usize = 70;
 /// Up to the module that `#[cfg(test)]` guards.
 const FILE_LINES_MAX: usize = 600;
 
 const RULE: &str = "sizes";
 
-/// Judges every Rust file, tests and macro bodies included.
+/// Judges every Rust file.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    tree.rust().iter().flat_map(check_file).collect()
+    tree.rust().iter().filter_map(check_file).collect()
 }
 
-fn check_file(file: &RustFile) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut report = |line, problem, remedy| {
-        findings.push(Finding { path: file.path.clone(), line, rule: RULE, problem, remedy });
-    };
+fn check_file(file: &RustFile) -> Option<Finding> {
     let lines = lines_before_tests(file);
-    if lines > FILE_LINES_MAX {
-        let problem = format!("{lines} lines before the tests, more than {FILE_LINES_MAX}");
-        report(FILE_LINES_MAX + 1, problem, "find the second idea and give it a module");
-    }
-    for (index, body) in file.find("fn").filter_map(|index| Some((index, body(file, index)?))) {
-        let line = file.tokens[index].line;
-        let lines = file.tokens[file.closing(body)].line - line + 1;
-        if lines > FUNCTION_LINES_MAX {
-            let name = file.at(index + 1);
-            let problem = format!("`{name}` has {lines} lines, more than {FUNCTION_LINES_MAX}");
-            report(line, problem, "name its parts and make them functions");
-        }
-    }
-    findings
-}
-
-/// Index of the brace that opens the body of the function whose `fn` is at `index`.
-fn body(file: &RustFile, index: usize) -> Option<usize> {
-    if file.at(index + 1) == "(" {
-        return None; // the type of a function pointer
-    }
-    let mut next = index + 1;
-    loop {
-        match file.at(next) {
-            "{" => return Some(next),
-            ";" | "}" | ")" | "]" | "" => return None,
-            "(" | "[" => next = file.closing(next) + 1,
-            _ => next += 1,
-        }
-    }
+    (lines > FILE_LINES_MAX).then(|| Finding {
+        path: file.path.clone(),
+        line: FILE_LINES_MAX + 1,
+        rule: RULE,
+        problem: format!("{lines} lines before the tests, more than {FILE_LINES_MAX}"),
+        remedy: "find the second idea and give it a module",
+    })
 }
 
 /// None of an integration test; of any other file, those above its test module.
@@ -84,29 +55,6 @@ mod tests {
         check(&Tree::from([("a.rs", code)])).into_iter().map(|f| f.problem).collect()
     }
 
-    fn function(lines: usize) -> String {
-        format!("fn long(a: [u8; 2]) {{\n{}}}\n", "f();\n".repeat(lines - 2))
-    }
-
-    #[test]
-    fn a_function_of_71_lines_is_too_long() {
-        assert_eq!(problems(&function(70)), [""; 0]);
-        assert_eq!(problems(&function(71)), ["`long` has 71 lines, more than 70"]);
-    }
-
-    #[test]
-    fn a_macro_hides_no_function() {
-        assert_eq!(problems(&format!("proptest! {{ {} }}", function(71))).len(), 1);
-    }
-
-    #[test]
-    fn declarations_and_pointers_have_no_body() {
-        let filler = "// line\n".repeat(80);
-        let code =
-            format!("trait T {{ fn a(&self);\n{filler} }}\ntype F = fn(u8);\nmod m {{ {filler} }}");
-        assert_eq!(problems(&code), [""; 0]);
-    }
-
     #[test]
     fn a_file_of_601_lines_is_too_long_unless_its_tests_begin_before() {
         let lines = "// line\n".repeat(600);
@@ -117,10 +65,10 @@ mod tests {
     }
 
     #[test]
-    fn an_integration_test_is_all_tests_but_its_functions_count() {
-        let text = format!("{}{}", function(71), "// line\n".repeat(600));
-        assert_eq!(check(&Tree::from([("crates/a/tests/b.rs", text.as_str())])).len(), 1);
-        assert_eq!(check(&Tree::from([("crates/a/src/b.rs", text.as_str())])).len(), 2);
+    fn an_integration_test_is_all_tests() {
+        let text = "// line\n".repeat(601);
+        assert_eq!(check(&Tree::from([("crates/a/tests/b.rs", text.as_str())])).len(), 0);
+        assert_eq!(check(&Tree::from([("crates/a/src/b.rs", text.as_str())])).len(), 1);
     }
 
     #[test]

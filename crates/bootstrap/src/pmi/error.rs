@@ -10,7 +10,7 @@ use crate::RankInfo;
 #[non_exhaustive]
 pub enum PmiError {
     /// It was told to stop while it waited.
-    #[error("told to stop before all ranks had come")]
+    #[error("stopped before all ranks had come")]
     Stopped,
     /// The PMIx library, or what it told.
     #[error("PMIx: {0}")]

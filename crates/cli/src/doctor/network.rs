@@ -116,7 +116,8 @@ fn meeting(address: &str, nic: &str) -> Finding {
     match TcpStream::connect_timeout(&place, CONNECT) {
         Ok(_) => Finding::fine(what, format!("{place} answers")),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            let found = format!("{place} is reached, and nobody listens there yet: rank 0 does");
+            let found =
+                format!("{place} is reached, and no process listens there yet: rank 0 will");
             Finding::fine(what, found)
         }
         Err(_) if is_here => Finding::fine(what, format!("{place}, which is this host")),

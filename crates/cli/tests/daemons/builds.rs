@@ -2,7 +2,9 @@
 
 use std::{env, fs::File, path::PathBuf, thread};
 
-use client::{Client, ClientConfig, ConnectError, Offer, Provider, Retry, Status, message::HERE};
+use client::{
+    Client, ClientConfig, ConnectError, Offer, Provider, Retry, Status, To, message::HERE,
+};
 use memory::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::cluster::{Cluster, ECHO, PATIENCE, PROGRAM, body, connect, eventually, reverse};
@@ -41,7 +43,7 @@ impl Load {
         let mut number = rank as u64;
         while !self.is_over.load(Ordering::Relaxed) {
             let (to, body) = (u32::try_from(number % ranks).unwrap(), body(number));
-            match client.call(to, ECHO, 0, &body) {
+            match client.call(To::new(to, ECHO, 0), &body) {
                 Ok(answer) => {
                     assert_eq!(answer, reverse(&body));
                     self.answered[rank].fetch_add(1, Ordering::Relaxed);

@@ -34,7 +34,7 @@ enum Seen {
 fn child_caller() {
     let (Some(socket), Ok(service)) = (env::var_os(SOCKET), env::var(SERVICE)) else { return };
     let mut client = connect(socket.as_ref());
-    let ended = client.call_within(SERVER, service.parse().unwrap(), 0, b"", DEADLINE);
+    let ended = client.call_within(To::new(SERVER, service.parse().unwrap(), 0), b"", DEADLINE);
     unreachable!("it is killed while it waits: {ended:?}");
 }
 

@@ -52,7 +52,7 @@ impl Drop for Stopped<'_> {
 
 fn call(client: &mut Client, number: u64) -> Result<(), CallError> {
     let body = body(number);
-    let answer = client.call_within(HERE, ECHO, 1, &body, PATIENCE)?;
+    let answer = client.call_within(To::new(HERE, ECHO, 1), &body, PATIENCE)?;
     assert_eq!(answer, reverse(&body));
     Ok(())
 }
@@ -77,8 +77,8 @@ fn calls_to_a_provider_of_the_own_node_go_on_while_the_daemon_is_stopped() {
         let to = To { rank: HERE, service: ECHO, method: 1 };
         assert_eq!(direct.call_lent(to, b"abc").unwrap().to_vec(), b"cba");
         let long: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-        assert_eq!(direct.call(HERE, ECHO, 1, &long).unwrap(), reverse(&long));
-        let unanswered = through.call_within(HERE, ECHO, 1, b"abc", SHORT).unwrap_err();
+        assert_eq!(direct.call(To::new(HERE, ECHO, 1), &long).unwrap(), reverse(&long));
+        let unanswered = through.call_within(To::new(HERE, ECHO, 1), b"abc", SHORT).unwrap_err();
         assert_eq!(unanswered.status(), Status::DeadlineExceeded);
         drop(stopped);
         eventually(|| call(&mut through, 1).is_ok());
@@ -173,7 +173,7 @@ fn fault_a16_what_a_provider_that_is_killed_had_not_taken_is_made_again_and_noth
             while !over.load(Ordering::Relaxed) {
                 number += 1;
                 let sent = number.to_le_bytes();
-                match client.call(HERE, ECHO, 1, &sent) {
+                match client.call(To::new(HERE, ECHO, 1), &sent) {
                     Ok(answer) => assert_eq!(answer, reverse(&sent)),
                     Err(error) => {
                         assert_eq!(error.status(), Status::Unavailable, "{error}");

@@ -72,7 +72,7 @@ fn an_attacker() {
 
 fn register(socket: &Path) {
     let mut client = connect(socket);
-    client.call(HERE, DAEMON, method::REGISTER, &SILENT.to_le_bytes()).unwrap();
+    client.call(To::new(HERE, DAEMON, method::REGISTER), &SILENT.to_le_bytes()).unwrap();
     say_ready();
     thread::sleep(LONG);
 }
@@ -245,7 +245,7 @@ fn fault_i6_a_log_that_nobody_reads_does_not_stop_a_daemon() {
     // Each leaves at least a line, and there is room for 64 KiB.
     for service in 1..1500_u16 {
         let mut client = connect(&socket);
-        client.call(HERE, DAEMON, method::REGISTER, &service.to_le_bytes()).unwrap();
+        client.call(To::new(HERE, DAEMON, method::REGISTER), &service.to_le_bytes()).unwrap();
     }
     assert_eq!(connect(&socket).ping(HERE, b"alive").unwrap(), b"alive");
     let _pipe = daemon.stderr.take();

@@ -59,7 +59,10 @@ fn serve_and_leave(cluster: Cluster) {
                     for number in 0..200 {
                         let body = body(number * 4 + u64::from(client));
                         let to = u32::try_from(number % 2).unwrap();
-                        assert_eq!(client_of.call(to, ECHO, 0, &body).unwrap(), reverse(&body));
+                        assert_eq!(
+                            client_of.call(To::new(to, ECHO, 0), &body).unwrap(),
+                            reverse(&body)
+                        );
                     }
                 })
             })
@@ -95,7 +98,7 @@ fn fault_a5_clients_of_a_stopped_daemon_meet_their_deadlines_and_go_on_after_it_
     let mut client = cluster.client(0);
     client.ping(HERE, b"alive").unwrap();
     cluster.signal(0, Signal::STOP);
-    let late = client.call_within(HERE, 0, 0, b"?", Duration::from_millis(50));
+    let late = client.call_within(To::new(HERE, 0, 0), b"?", Duration::from_millis(50));
     assert_eq!(late.unwrap_err().status(), Status::DeadlineExceeded);
     cluster.signal(0, Signal::CONT);
     assert_eq!(client.ping(HERE, b"again"), Ok(&b"again"[..]));
@@ -216,7 +219,7 @@ fn sleep_through(cluster: &Cluster) {
     let silent = provide(&cluster.socket(1));
     let mut client = Client::connect(&cluster.socket(0), config).unwrap();
     let timeout = Duration::from_millis(300);
-    let late = client.call_within(1, ECHO, 0, b"?", timeout).unwrap_err();
+    let late = client.call_within(To::new(1, ECHO, 0), b"?", timeout).unwrap_err();
     assert_eq!(late.status(), Status::DeadlineExceeded, "{late}");
     assert_eq!(client.ping(1, b"and lives"), Ok(&b"and lives"[..]));
     eventually(|| cluster.counter(0, Counter::Outstanding) == Some(0));

@@ -29,9 +29,9 @@ fn observe(cluster: Cluster) {
         let mut clients = [(); 3].map(|()| cluster.client(0));
         for client in &mut clients {
             for _ in 0..5 {
-                client.call(1, ECHO, 0, b"abc").unwrap();
+                client.call(client::To::new(1, ECHO, 0), b"abc").unwrap();
             }
-            client.call(1, ECHO + 1, 0, b"").unwrap_err();
+            client.call(client::To::new(1, ECHO + 1, 0), b"").unwrap_err();
         }
         let own = std::process::id();
         let listed = json(&cluster, 0, &["clients", "--json"]);

@@ -101,7 +101,10 @@ fn requests_in_flight_are_answered_in_any_order_by_other_threads_and_a_slow_one_
         slow.flush();
         let mut fast = cluster.client(0);
         for number in 0..20 {
-            assert_eq!(fast.call(1, ECHO, FAST, &body(number)).unwrap(), reverse(&body(number)));
+            assert_eq!(
+                fast.call(To::new(1, ECHO, FAST), &body(number)).unwrap(),
+                reverse(&body(number))
+            );
         }
         assert_eq!(slow.in_flight(), 4);
         gate.open();
@@ -136,10 +139,10 @@ fn threads_serve_beside_each_other_and_a_handler_that_panics_costs_its_own_call_
         }
         slow.flush();
         let mut fast = cluster.client(0);
-        assert_eq!(fast.call(HERE, ECHO, FAST, b"abc").unwrap(), b"cba");
-        let panicked = fast.call(HERE, ECHO, WHO, b"").unwrap_err();
+        assert_eq!(fast.call(To::new(HERE, ECHO, FAST), b"abc").unwrap(), b"cba");
+        let panicked = fast.call(To::new(HERE, ECHO, WHO), b"").unwrap_err();
         assert_eq!(panicked.status(), Status::Internal, "{panicked}");
-        assert_eq!(fast.call(HERE, ECHO, FAST, b"abc").unwrap(), b"cba");
+        assert_eq!(fast.call(To::new(HERE, ECHO, FAST), b"abc").unwrap(), b"cba");
         gate.open();
         assert_eq!(finish(&mut slow).len(), 2);
         stop.stop();
@@ -267,7 +270,7 @@ fn processes_behind_one_name_share_the_load_and_one_that_dies_does_not_stop_the_
     eventually(|| providers(&mut observer) == 2);
     drop(processes);
     let error = loop {
-        match observer.call(HERE, ECHO, FAST, b"").map(drop) {
+        match observer.call(To::new(HERE, ECHO, FAST), b"").map(drop) {
             Err(error @ CallError::NoService(_)) => break error,
             Ok(()) => {}
             Err(error) => assert_eq!(error.status(), Status::Unavailable, "{error}"),
@@ -276,7 +279,7 @@ fn processes_behind_one_name_share_the_load_and_one_that_dies_does_not_stop_the_
     assert!(error.is_certainly_not_executed());
     assert_eq!(
         error.to_string(),
-        "nobody offers service 9 on this node; offer it there, or call another rank"
+        "no process offers service 9 on this node; offer it there, or call another rank"
     );
 }
 
@@ -325,21 +328,21 @@ fn errors_tell_who_says_so_and_whether_the_call_was_executed() {
         });
         for rank in 0..2 {
             let mut client = cluster.client(rank);
-            let error = client.call(1, ECHO, FAST, b"").unwrap_err();
+            let error = client.call(To::new(1, ECHO, FAST), b"").unwrap_err();
             assert_eq!(error.detail(), b"no such file: a/b", "from rank {rank}");
             assert_eq!(
                 (error.status(), error.is_certainly_not_executed()),
                 (Status::NotFound, false)
             );
-            let error = client.call(1, ECHO, SLOW, b"").unwrap_err();
+            let error = client.call(To::new(1, ECHO, SLOW), b"").unwrap_err();
             assert_eq!(error, CallError::NoMethod(to(1, SLOW)));
-            let error = client.call(1, ECHO, WHO, b"").unwrap_err();
+            let error = client.call(To::new(1, ECHO, WHO), b"").unwrap_err();
             assert!(
                 matches!(&error, CallError::Service(said) if said.status == Status::Unavailable)
             );
-            let error = client.call(1, 77, FAST, b"").unwrap_err();
+            let error = client.call(To::new(1, 77, FAST), b"").unwrap_err();
             assert_eq!(error, CallError::NoService(To { rank: 1, service: 77, method: FAST }));
-            let error = client.call(2, ECHO, FAST, b"").unwrap_err();
+            let error = client.call(To::new(2, ECHO, FAST), b"").unwrap_err();
             assert_eq!(error, CallError::NoRank(2));
             assert_eq!(error.to_string(), "rank 2 does not exist in this job");
         }
@@ -367,7 +370,7 @@ fn handlers_know_who_calls_by_what_trace_and_how_long_that_waits() {
         for (rank, trace) in [(1, 0), (1, 5), (0, 0), (0, 7)] {
             let mut client = cluster.client(rank);
             client.set_trace(trace);
-            client.call_within(1, ECHO, FAST, b"", timeout).unwrap();
+            client.call_within(To::new(1, ECHO, FAST), b"", timeout).unwrap();
             let (from, caller, left) = sees.recv_timeout(PATIENCE).unwrap();
             assert_eq!((from, caller.trace), (rank, trace));
             assert_eq!((caller.uid, caller.pid), own, "rank {rank}");
@@ -386,8 +389,9 @@ fn a_request_whose_caller_gave_up_is_cancelled_and_not_served() {
         let _stops = StopOnDrop(&stop);
         scope.spawn(|| provider.run(move |request| taken.send(request).unwrap()));
         let mut client = cluster.client(0);
-        let late =
-            client.call_within(HERE, ECHO, FAST, b"", Duration::from_millis(20)).unwrap_err();
+        let late = client
+            .call_within(To::new(HERE, ECHO, FAST), b"", Duration::from_millis(20))
+            .unwrap_err();
         assert_eq!(late.status(), Status::DeadlineExceeded);
         let request = takes.recv_timeout(PATIENCE).unwrap();
         eventually(|| request.context().is_cancelled());
@@ -397,7 +401,7 @@ fn a_request_whose_caller_gave_up_is_cancelled_and_not_served() {
             assert!(!request.context().is_cancelled());
             drop(request);
         });
-        let dropped = client.call(HERE, ECHO, FAST, b"").unwrap_err();
+        let dropped = client.call(To::new(HERE, ECHO, FAST), b"").unwrap_err();
         assert_eq!(dropped.status(), Status::Unknown, "a request that is dropped is answered");
         answered.join().unwrap();
     });
@@ -476,12 +480,12 @@ fn client_pipeline_and_provider_find_the_next_life_of_their_daemon() {
                 request.reply(Status::Ok, body);
             })
         });
-        assert_eq!(client.call(HERE, ECHO, FAST, b"abc").unwrap(), b"cba");
+        assert_eq!(client.call(To::new(HERE, ECHO, FAST), b"abc").unwrap(), b"cba");
         let generation = client.daemon_generation();
         cluster.kill(0);
         cluster.start(0);
         // Nobody told them: the call finds the daemon, and waits for the service that is offered anew.
-        assert_eq!(client.call(HERE, ECHO, FAST, b"abc").unwrap(), b"cba");
+        assert_eq!(client.call(To::new(HERE, ECHO, FAST), b"abc").unwrap(), b"cba");
         assert_ne!(client.daemon_generation(), generation);
         eventually(|| {
             let submitted = pipeline.submit(to(HERE, FAST), b"abc", 1).is_ok();
@@ -502,7 +506,8 @@ fn a_deadline_of_10_ms_is_met_although_the_daemon_is_stopped() {
     let mut best = Duration::MAX;
     for _ in 0..5 {
         let start = Instant::now();
-        let late = client.call_within(HERE, 0, 0, b"", Duration::from_millis(10)).unwrap_err();
+        let late =
+            client.call_within(To::new(HERE, 0, 0), b"", Duration::from_millis(10)).unwrap_err();
         assert_eq!(late, CallError::Daemon(ipc::CallError::Deadline));
         best = best.min(start.elapsed());
     }

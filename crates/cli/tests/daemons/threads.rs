@@ -2,7 +2,7 @@
 
 use std::{sync::mpsc, thread};
 
-use client::{CallError, message::HERE};
+use client::{CallError, To, message::HERE};
 use daemon::{
     Status,
     metrics::{Counter, DaemonState, Life, Snapshot},
@@ -67,7 +67,8 @@ fn a_daemon_of_two_threads_that_is_asked_to_end_finishes_what_one_does_for_the_o
                 Some(Status::Ok)
             });
         });
-        let caller = scope.spawn(move || client.call(HERE, ECHO, 0, b"late").map(<[u8]>::to_vec));
+        let caller =
+            scope.spawn(move || client.call(To::new(HERE, ECHO, 0), b"late").map(<[u8]>::to_vec));
         is_asked.recv_timeout(PATIENCE).unwrap();
         // They are on different threads.
         eventually(|| cluster.counter(0, Counter::ThreadRequests) == Some(1));
@@ -75,7 +76,7 @@ fn a_daemon_of_two_threads_that_is_asked_to_end_finishes_what_one_does_for_the_o
         let metrics = cluster.folder.join(Cluster::name(0, "metrics"));
         let draining = DaemonState::Alive(Life::Draining);
         eventually(|| Snapshot::read(&metrics).unwrap().state == draining);
-        let refused = cluster.client(0).call(HERE, ECHO, 0, b"new").map(<[u8]>::to_vec);
+        let refused = cluster.client(0).call(To::new(HERE, ECHO, 0), b"new").map(<[u8]>::to_vec);
         assert_eq!(refused, Err(CallError::Refused(Status::Unavailable)));
         go.send(()).unwrap();
         assert_eq!(caller.join().unwrap(), Ok(b"late".to_vec()));
@@ -91,7 +92,7 @@ fn fault_a10_a_provider_that_dies_ends_the_calls_of_all_threads() {
     let clients = [1, 1, 0].map(|rank| cluster.client(rank));
     thread::scope(|scope| {
         let callers = clients.map(|mut client| {
-            scope.spawn(move || client.call(1, ECHO, 0, b"?").map(<[u8]>::to_vec))
+            scope.spawn(move || client.call(To::new(1, ECHO, 0), b"?").map(<[u8]>::to_vec))
         });
         eventually(|| cluster.counter(1, Counter::Outstanding) == Some(3));
         drop(provider);

@@ -11,7 +11,7 @@ use proto::{Status, bulk::SLICES_MAX};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
-    CallError, ClientConfig, ProvideError,
+    CallError, ClientConfig, OfferedService, ProvideError,
     bulk::{
         BulkError, BulkRegion, Move, Registrar, daemon_head,
         message::{
@@ -107,7 +107,10 @@ impl BulkProvider {
         };
         match provider.ask(method::OFFER, &service.to_le_bytes()) {
             Ok(_) => Ok(provider),
-            Err(error) => Err(ProvideError::refused(service, error)),
+            Err(error) => {
+                let service = OfferedService { number: service, name: String::new() };
+                Err(ProvideError::refused(service, error))
+            }
         }
     }
 

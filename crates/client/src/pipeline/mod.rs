@@ -21,6 +21,18 @@ use crate::{
 };
 
 /// Why a call was not made; the context comes back.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{Pipeline, To};
+///
+/// fn submit(pipeline: &mut Pipeline<String>, to: To, key: String) {
+///     let body = key.clone();
+///     if let Err(refused) = pipeline.submit(to, body.as_bytes(), key) {
+///         println!("{}: {}", refused.context, refused.error);
+///     }
+/// }
+/// ```
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct SubmitError<C> {

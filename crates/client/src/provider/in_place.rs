@@ -6,6 +6,20 @@ use ipc::Filler;
 use proto::Status;
 
 /// What a request is answered with: see [`Provider::serve_in_place`](crate::Provider::serve_in_place).
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{Filler, InPlace, Provider, ProvideError};
+///
+/// # fn serve(provider: Provider) -> Result<(), ProvideError> {
+/// provider.serve_in_place(|request| {
+///     let length = u64::try_from(request.body.len()).unwrap_or(u64::MAX).to_le_bytes();
+///     Some(InPlace::of(length.len(), move |body: &mut Filler<'_>| {
+///         let _ = body.put(&length); // the room is as long as requested
+///     }))
+/// })
+/// # }
+/// ```
 pub struct InPlace<F> {
     pub(super) status: Status,
     pub(super) len_bytes: usize,

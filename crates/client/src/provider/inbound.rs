@@ -7,6 +7,21 @@ use os::clock;
 use crate::provider::cancellation::Cancellation;
 
 /// A request for a service of this node.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{Provider, ProvideError, Status};
+///
+/// # fn serve(provider: Provider) -> Result<(), ProvideError> {
+/// provider.serve_on(4, |request, answer| {
+///     if request.is_cancelled() {
+///         return Status::Cancelled;
+///     }
+///     answer.extend_from_slice(format!("rank {}, {:?}", request.rank, request.body).as_bytes());
+///     Status::Ok
+/// })
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Inbound<'a> {
     /// Rank of the caller's node.
@@ -33,6 +48,15 @@ impl Inbound<'_> {
 }
 
 /// The deadline, user, process and trace of a request.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::Inbound;
+///
+/// fn is_root(request: &Inbound<'_>) -> bool {
+///     request.context.is_some_and(|context| context.uid == Some(0))
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The caller's deadline, in nanoseconds of this process's `CLOCK_MONOTONIC`.

@@ -32,7 +32,7 @@ use proto::Status;
 pub use cancellation::Cancellation;
 pub use in_place::InPlace;
 pub use inbound::{Context, Inbound};
-pub use offer::{Offer, ProvideError};
+pub use offer::{Offer, OfferedService, ProvideError};
 pub use request::{ProviderStop, Request, RequestContext};
 
 use crate::ClientConfig;
@@ -43,6 +43,20 @@ use session::Session;
 /// The daemon notices when this process dies; requests that it was given end with
 /// [`Status::Unavailable`], and those that wait go to another process that offers the service, if there is
 /// one.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{ClientConfig, Provider, Runtime, Status};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let socket = Runtime::from_env()?.socket();
+/// let provider = Provider::register(&socket, 17, ClientConfig::default())?;
+/// provider.serve(|request, answer| {
+///     answer.extend_from_slice(request.body);
+///     Some(Status::Ok)
+/// })?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Provider {
     session: Session,

@@ -1,6 +1,6 @@
 //! What is offered, and why not.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use proto::Status;
 use zerocopy::IntoBytes as _;
@@ -15,6 +15,19 @@ use crate::{
 pub(super) const WINDOW: usize = 16;
 
 /// Why a service is not provided.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{ClientConfig, ProvideError, Provider, Runtime};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let socket = Runtime::from_env()?.socket();
+/// match Provider::register(&socket, 17, ClientConfig::default()) {
+///     Err(ProvideError::Taken(service)) => println!("service {service} has a provider"),
+///     provider => drop(provider?),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ProvideError {
     /// There is no daemon.
@@ -22,20 +35,20 @@ pub enum ProvideError {
     Connect(#[from] ConnectError),
     /// Another process or the daemon itself provides it.
     #[error(
-        "service {0} is already offered on this node; if all who offer it say that it is shared, several can"
+        "service {0} is already offered on this node; several processes can offer it if each says that it is shared"
     )]
-    Taken(u16),
-    /// Another process shares a service of this number, but means another one.
+    Taken(OfferedService),
+    /// Another process shares a service of this number, and means another one.
     #[error(
         "service {0} is offered on this node by a process that calls it otherwise, or means other types: both must be of one version, or the names share a number"
     )]
-    Mismatch(u16),
+    Mismatch(OfferedService),
     /// The rights of the node do not let this process offer it.
     #[error("this process may not offer service {0}: see COPYRPC_RIGHTS of the daemon")]
-    Denied(u16),
+    Denied(OfferedService),
     /// The service cannot be described.
     #[error("name and methods of service {0} take more than a daemon keeps")]
-    TooLong(u16),
+    TooLong(OfferedService),
     /// The daemon is gone, or evicted this process.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -44,9 +57,28 @@ pub enum ProvideError {
     Os(#[source] std::io::Error),
 }
 
+/// A service that a process offers, as errors name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedService {
+    /// Its number.
+    pub number: u16,
+    /// Its name; empty if it has none.
+    pub name: String,
+}
+
+impl fmt::Display for OfferedService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.name.is_empty() {
+            write!(f, "{}", self.number)
+        } else {
+            write!(f, "`{}` ({})", self.name.escape_debug(), self.number)
+        }
+    }
+}
+
 impl ProvideError {
-    /// Why the daemon does not want a service offered.
-    pub(crate) fn refused(service: u16, error: CallError) -> Self {
+    /// The error of an offer that the daemon refused.
+    pub(crate) fn refused(service: OfferedService, error: CallError) -> Self {
         match error {
             CallError::Unanswered(Status::AlreadyExists) => Self::Taken(service),
             CallError::Unanswered(Status::FailedPrecondition) => Self::Mismatch(service),
@@ -57,6 +89,18 @@ impl ProvideError {
 }
 
 /// A service that this process offers: its number, its methods, and how many requests it takes at a time.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{ClientConfig, Offer, Provider, Retry, Runtime};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let offer = Offer::named("metadata").shared().window(64).reconnecting(Retry::standard());
+/// let socket = Runtime::from_env()?.socket();
+/// let provider = Provider::offer(&socket, &offer, ClientConfig::default())?;
+/// # drop(provider);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Offer {
     pub(crate) service: u16,
@@ -69,6 +113,11 @@ pub struct Offer {
 }
 
 impl Offer {
+    /// The service, as errors name it.
+    pub(crate) fn named_service(&self) -> OfferedService {
+        OfferedService { number: self.service, name: self.description.name.clone() }
+    }
+
     /// The service of this number, which this process alone offers on its node, and which is over when the
     /// daemon goes.
     #[must_use]
@@ -143,5 +192,23 @@ impl Offer {
         let mut message = head.as_bytes().to_vec();
         message.extend(self.description.encode());
         message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_offer_names_its_service() {
+        let refused = CallError::Unanswered(Status::PermissionDenied);
+        let words = |offer: &Offer| {
+            ProvideError::refused(offer.named_service(), refused.clone()).to_string()
+        };
+        let number = name::service_number("metadata");
+        let named = words(&Offer::named("metadata"));
+        assert!(named.contains(&format!("service `metadata` ({number})")), "{named}");
+        let numbered = words(&Offer::new(17));
+        assert!(numbered.contains("service 17: "), "{numbered}");
     }
 }

@@ -138,6 +138,21 @@ impl Outbox {
 }
 
 /// The caller's rank, deadline, user, process and trace, and the method of a request.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{Provider, ProvideError, Status};
+///
+/// # fn serve(provider: Provider) -> Result<(), ProvideError> {
+/// provider.run_async(|request| async move {
+///     let context = request.context().clone();
+///     if context.is_cancelled() {
+///         return;
+///     }
+///     request.reply(Status::Ok, context.rank.to_le_bytes().to_vec());
+/// })
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     /// Rank of the caller's node.
@@ -178,6 +193,22 @@ impl RequestContext {
 ///
 /// Dropped without an answer it ends with [`Status::Unknown`], with [`Status::Internal`] if a panic drops it, and with
 /// [`Status::DeadlineExceeded`] after its deadline.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{Provider, ProvideError, Status};
+///
+/// # fn serve(provider: Provider) -> Result<(), ProvideError> {
+/// let (queue, requests) = std::sync::mpsc::channel::<copyrpc::Request>();
+/// std::thread::spawn(move || {
+///     for request in requests {
+///         let answer = request.body().to_vec();
+///         request.reply(Status::Ok, answer);
+///     }
+/// });
+/// provider.run(|request| queue.send(request).expect("the thread serves"))
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping a request tells the caller that there is no answer"]
 pub struct Request {
@@ -267,6 +298,20 @@ impl Drop for Request {
 }
 
 /// Ends a provider.
+///
+/// ```no_run
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{Provider, ProvideError, Status};
+///
+/// # fn serve(provider: Provider) -> Result<(), ProvideError> {
+/// let stop = provider.stop_handle();
+/// std::thread::spawn(move || {
+///     std::thread::park(); // until the program is to end
+///     stop.stop();
+/// });
+/// provider.serve_on(2, |_, _| Status::Ok)
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ProviderStop(pub(super) Arc<Outbox>);
 

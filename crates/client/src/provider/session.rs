@@ -91,7 +91,7 @@ pub(super) fn register(
     config: ClientConfig,
 ) -> Result<Connected, ProvideError> {
     if !offer.description.fits() {
-        return Err(ProvideError::TooLong(offer.service));
+        return Err(ProvideError::TooLong(offer.named_service()));
     }
     let mut ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
     let head = daemon_head(method::REGISTER);
@@ -110,7 +110,7 @@ pub(super) fn register(
         }
     }
     match outcome {
-        Some(Err(error)) => Err(ProvideError::refused(offer.service, error)),
+        Some(Err(error)) => Err(ProvideError::refused(offer.named_service(), error)),
         Some(Ok(clock)) => Ok(Connected { ipc, clock }),
         None => Ok(Connected { ipc, clock: DaemonClock::default() }),
     }

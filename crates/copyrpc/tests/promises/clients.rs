@@ -160,8 +160,8 @@ impl Handle {
 }
 
 fn call(client: &mut Client, ask: &Ask) -> Ended {
-    let (begin, To { rank, service, method }) = (Instant::now(), ask.to());
-    let answer = client.call_within(rank, service, method, ask.body, ask.within);
+    let begin = Instant::now();
+    let answer = client.call_within(ask.to(), ask.body, ask.within);
     Ended { answer: answer.map(<[u8]>::to_vec), after: begin.elapsed() }
 }
 
@@ -198,7 +198,7 @@ fn start_typed<C: copyrpc::typed::FutureCalls + 'static>(
 
 fn untyped(error: TypedError) -> CallError {
     match error {
-        TypedError::Call(error) => error,
+        TypedError::Call { error, .. } => error,
         other => panic!("{other}"),
     }
 }

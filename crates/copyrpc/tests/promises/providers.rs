@@ -7,7 +7,7 @@ use std::{
 
 use copyrpc::{
     CallError, Client, ClientConfig, Filler, HERE, InPlace, Inbound, Offer, ProvideError, Provider,
-    Request, Retry, Status,
+    Request, Retry, Status, To,
 };
 
 use crate::node::{Node, PATIENCE};
@@ -116,12 +116,16 @@ fn what_came_too_late_ends_with_its_deadline_and_nobody_blames_the_service() {
         let mut client = client(node);
         for number in 0..600_u64 {
             let within = Duration::from_micros(number % 3 * 20);
-            if let Err(error) = client.call_within(HERE, SERVICE, ECHO, b"late", within) {
+            if let Err(error) = client.call_within(To::new(HERE, SERVICE, ECHO), b"late", within) {
                 assert_eq!(error.status(), Status::DeadlineExceeded, "{form:?}: {error}");
                 assert!(!matches!(error, CallError::Service(_)), "{form:?}: {error}");
             }
         }
-        assert_eq!(client.call(HERE, SERVICE, ECHO, b"in time"), Ok(&b"in time"[..]), "{form:?}");
+        assert_eq!(
+            client.call(To::new(HERE, SERVICE, ECHO), b"in time"),
+            Ok(&b"in time"[..]),
+            "{form:?}"
+        );
     });
 }
 
@@ -131,7 +135,7 @@ fn what_a_service_says_after_the_deadline_is_not_its_word() {
         let mut client = client(node);
         for _ in 0..20 {
             let within = Duration::from_millis(20);
-            let error = client.call_within(HERE, SERVICE, SLEEP, b"", within).unwrap_err();
+            let error = client.call_within(To::new(HERE, SERVICE, SLEEP), b"", within).unwrap_err();
             assert_eq!(error.status(), Status::DeadlineExceeded, "{form:?}: {error}");
             assert!(!matches!(error, CallError::Service(_)), "{form:?}: {error}");
         }
@@ -143,7 +147,8 @@ fn an_answer_that_is_too_long_says_so_and_what_to_use_instead() {
     each(|form, node| {
         let mut client = client(node);
         let len_bytes = 8_u32 << 20;
-        let error = client.call(HERE, SERVICE, LENGTH, &len_bytes.to_le_bytes()).unwrap_err();
+        let error =
+            client.call(To::new(HERE, SERVICE, LENGTH), &len_bytes.to_le_bytes()).unwrap_err();
         assert_eq!(error.status(), Status::OutOfRange, "{form:?}: {error}");
         let words = error.to_string();
         let said = ["8388608 B", "stream", "bulk", "COPYRPC_MESSAGE_BYTES_MAX"];
@@ -156,12 +161,16 @@ fn an_answer_that_is_too_long_says_so_and_what_to_use_instead() {
 fn a_provider_that_reconnects_waits_longer_than_a_service_manager_takes() {
     each(|form, node| {
         let mut first = client(node);
-        assert_eq!(first.call(HERE, SERVICE, ECHO, b"first"), Ok(&b"first"[..]), "{form:?}");
+        assert_eq!(
+            first.call(To::new(HERE, SERVICE, ECHO), b"first"),
+            Ok(&b"first"[..]),
+            "{form:?}"
+        );
         node.stop_daemon();
         thread::sleep(Duration::from_millis(1500));
         node.start_daemon();
         let (mut next, begin) = (client(node), Instant::now());
-        while let Err(error) = next.call(HERE, SERVICE, ECHO, b"next") {
+        while let Err(error) = next.call(To::new(HERE, SERVICE, ECHO), b"next") {
             assert!(begin.elapsed() < PATIENCE, "{form:?}: {error}");
             thread::sleep(Duration::from_millis(10));
         }

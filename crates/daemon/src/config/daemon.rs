@@ -306,7 +306,7 @@ fn start(settings: &Settings) -> Result<Start, Incompatible> {
         "tcp" if !place.is_empty() => return address(place).map(Start::Tcp),
         "join" if !place.is_empty() => return address(place).map(Start::Join),
         "file" if !place.is_empty() => return Ok(Start::File(place.into())),
-        "tcp" | "join" => "the HOST:PORT that somebody listens at",
+        "tcp" | "join" => "the HOST:PORT of the listening rank",
         _ => "a folder that all nodes share",
     };
     Err(Incompatible::NoRendezvous { method: method.to_owned(), example })

@@ -50,9 +50,9 @@ pub const BOOTSTRAP: Knob = Knob {
     kind: KnobKind::Choice(&["auto", "alone", "tcp", "join", "file", "pmi"]),
     default: "auto",
     meaning: "How daemons find each other: `alone` (one node), `tcp` (meet at COPYRPC_RENDEZVOUS, where \
-              rank 0 listens), `join` (the same, but somebody else listens), `file` (meet in the folder \
-              COPYRPC_RENDEZVOUS), `pmi` (rank 0 tells where, by PMIx or PMI-1); `auto` takes what \
-              COPYRPC_RENDEZVOUS looks like, or else what the launcher has",
+              rank 0 listens), `join` (the same, but another program listens), `file` (meet in the folder \
+              COPYRPC_RENDEZVOUS), `pmi` (rank 0 sends its address by PMIx or PMI-1); `auto` follows \
+              COPYRPC_RENDEZVOUS, or else the launcher",
 };
 
 /// Address of the rendezvous.
@@ -286,8 +286,8 @@ pub const RIGHTS: Knob = Knob {
     env: "COPYRPC_RIGHTS",
     kind: KnobKind::Text,
     default: "",
-    meaning: "Who may offer which service, and who may call it, such as `offer metadata exe:/usr/bin/mds; call \
-              metadata uid:1000 self; call * nobody`; the same for all daemons of a job [default: everybody]",
+    meaning: "Processes that may offer or call a service, such as `offer metadata exe:/usr/bin/mds; call \
+              metadata uid:1000 self; call * nobody`; the same for all daemons of a job [default: all processes]",
 };
 
 /// Largest number of calls in flight of one client.

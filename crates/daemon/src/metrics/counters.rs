@@ -67,12 +67,12 @@ numbered! {
         BytesIn = "bytes_in", "Bytes of bodies of requests and responses from other nodes.";
         Deadlines = "deadlines", "Calls that ended at their deadline.";
         PeerGone = "peer_gone", "Calls that ended because the other node was gone, or the connection to it.";
-        NoService = "no_service", "Requests for a service that nobody offers.";
+        NoService = "no_service", "Requests for a service without a provider.";
         Exhausted = "exhausted", "Requests refused for lack of room, to be tried again.";
         NoMemory = "no_memory", "Times that there was no memory for what another node needs: its card, a ring, a region.";
         HandlerErrors = "handler_errors", "Requests that a handler answered with an error.";
-        Abandoned = "abandoned", "Calls and requests given up because nobody waits for them any more.";
-        Stale = "stale", "Messages of an earlier epoch, or for nobody, that were dropped.";
+        Abandoned = "abandoned", "Calls and requests that ended because their caller is gone.";
+        Stale = "stale", "Messages of an earlier epoch, or without a receiver, that were dropped.";
         Evicted = "evicted", "Clients that broke a rule and were thrown out.";
         Welcomed = "welcomed", "Clients that came.";
         Departed = "departed", "Clients that left or died.";

@@ -125,7 +125,7 @@ impl Device {
     }
 
     fn with(mut self, probed: &Probed) -> Self {
-        let shared = Arc::get_mut(&mut self.shared).expect("nobody else has the device yet");
+        let shared = Arc::get_mut(&mut self.shared).expect("the device is not shared yet");
         let attributes = &mut shared.attributes;
         attributes.capabilities.set(Capabilities::DC, probed.has_dc);
         attributes.sges_max = probed.sges_max;

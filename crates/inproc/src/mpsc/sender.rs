@@ -29,7 +29,7 @@ pub enum SendError<T> {
     #[error("lane is full: retry after the receiver has taken items")]
     Full(T),
     /// The receiver is gone.
-    #[error("the receiver is gone: nobody will take the item")]
+    #[error("the receiver is gone, so the item cannot be delivered")]
     Disconnected(T),
 }
 

@@ -85,7 +85,7 @@ const DRIVE: Knob = Knob {
     env: "COPYRPC_SOFT_DRIVE",
     kind: KnobKind::Choice(&["inline", "thread"]),
     default: "inline",
-    meaning: "who does the NIC's work: `inline` (the thread that rings) or `thread` (a NIC thread)",
+    meaning: "the worker of the NIC: `inline` (the thread that rings) or `thread` (a NIC thread)",
 };
 
 /// [`Config::strict`].

@@ -91,7 +91,7 @@ pub enum Violation {
         value: u64,
     },
     /// Nobody can have written this version.
-    #[error("key {key:#x} has version {version:#x}, which nobody wrote")]
+    #[error("key {key:#x} has version {version:#x}, which no client wrote")]
     Unwritten {
         /// The key.
         key: u64,
@@ -99,7 +99,7 @@ pub enum Violation {
         version: u64,
     },
     /// No value of this workload has this length.
-    #[error("key {key:#x} has a value of {len_bytes} B, which nobody wrote")]
+    #[error("key {key:#x} has a value of {len_bytes} B, which no client wrote")]
     Length {
         /// The key.
         key: u64,
@@ -107,7 +107,7 @@ pub enum Violation {
         len_bytes: usize,
     },
     /// The key is there: nobody deletes.
-    #[error("key {key:#x} is not found, though nobody deletes keys")]
+    #[error("key {key:#x} is not found, though no client deletes keys")]
     Vanished {
         /// The key.
         key: u64,

@@ -196,7 +196,7 @@ impl Workload {
         let run_ms = self.warm_up_ms.saturating_add(self.duration_ms);
         let shares = [self.mix.get, self.mix.delete, self.mix.cas].map(u32::from);
         match self {
-            Self { ranks: 0, .. } => wrong("ranks", &0, "somebody must serve"),
+            Self { ranks: 0, .. } => wrong("ranks", &0, "a rank must serve"),
             _ if !(1..=CLIENTS_MAX).contains(&clients) => {
                 wrong("clients", &clients, "there must be 1 to 4096 of all ranks together")
             }
@@ -213,7 +213,7 @@ impl Workload {
                 wrong("get + delete + cas", &shares.iter().sum::<u32>(), "it exceeds 100 %")
             }
             _ if self.locality == Locality::Remote && self.ranks == 1 => {
-                wrong("locality", &"remote", "one rank has nobody to call; use --ranks 2")
+                wrong("locality", &"remote", "one rank has no other to call; use --ranks 2")
             }
             _ if min_bytes < codec::value::VALUE_BYTES_MIN
                 || max_bytes > codec::VALUE_BYTES_MAX =>

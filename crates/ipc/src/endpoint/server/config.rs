@@ -78,7 +78,7 @@ pub enum ConfigError {
         clients: u16,
     },
     /// No request would ever be taken.
-    #[error("a turn budget of zero serves nobody")]
+    #[error("a turn budget of zero serves no client")]
     Budget,
 }
 

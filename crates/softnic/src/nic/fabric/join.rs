@@ -66,7 +66,7 @@ fn full(name: &str, addresses: u16) -> JoinError {
     }
     let looked_at = counts.values().sum();
     let most = counts.into_iter().max_by_key(|(_, count)| *count);
-    let (holder, count) = most.unwrap_or_else(|| ("nobody".to_owned(), 0));
+    let (holder, count) = most.unwrap_or_else(|| ("no process".to_owned(), 0));
     JoinError::Full { addresses, looked_at, count, holder }
 }
 
@@ -78,7 +78,7 @@ fn holder(name: &str, lid: u16) -> String {
             pid => format!("process {pid} of this user"),
         },
         Err(SocketError::ForeignUser { peer_uid, .. }) => format!("user {peer_uid}"),
-        Err(SocketError::TimedOut) => "a process that lets nobody in".to_owned(),
+        Err(SocketError::TimedOut) => "a process that accepts no connection".to_owned(),
         Err(SocketError::NobodyListens(_)) => "sockets that do not listen".to_owned(),
         Err(error) => format!("a process that is not reached ({error})"),
     }

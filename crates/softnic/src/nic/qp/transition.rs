@@ -106,7 +106,7 @@ impl QpShared {
         let Some(peer) = attr.peer else { return Ok(()) };
         let way = self.port.way_to(&peer.address.route).map_err(|error| {
             let cause = format!(
-                "it cannot be told whether the peer is on this host: {error}; NIC `tcp` does not ask"
+                "it is unknown whether the peer is on this host: {error}; NIC `tcp` does not ask"
             );
             ModifyError::Device { to: QpState::Rtr, cause }
         })?;

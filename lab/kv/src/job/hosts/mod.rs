@@ -112,7 +112,7 @@ pub enum HostError {
         host: usize,
     },
     /// The leader names no address.
-    #[error("rank 0 has told no address: is it the same version of copyrpc?")]
+    #[error("rank 0 has sent no address: is it the same version of copyrpc?")]
     NoLeader,
     /// A child could not be started there.
     #[error("{reason}")]

@@ -216,7 +216,7 @@ fn apply(
         // The software NIC has one port, with one row in each table.
         let rows = PortRows { port: 1, gid_index: 0, pkey_index: 0 };
         let transition = attributes.transition(to, qp.service, link);
-        let transition = transition.ok_or_else(|| format!("nobody may ask for {to:?}"))?;
+        let transition = transition.ok_or_else(|| format!("no program may ask for {to:?}"))?;
         qp.device.modify(&transition, rows).map_err(|error| error.to_string())?;
         qp.wait = Wait::Ready;
     }
