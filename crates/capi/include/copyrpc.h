@@ -130,6 +130,16 @@ copyrpc_status copyrpc_pipeline_submit(copyrpc_pipeline *pipeline, uint32_t rank
                                        uint16_t method, const void *body, size_t length,
                                        uint64_t timeout_us, void *context);
 
+/* As copyrpc_pipeline_submit; `call` gets a number by which copyrpc_pipeline_cancel knows the call. The last place is kept
+ * for what tells the daemon of calls that were given up. */
+copyrpc_status copyrpc_pipeline_submit_named(copyrpc_pipeline *pipeline, uint32_t rank, uint16_t service,
+                                             uint16_t method, const void *body, size_t length, uint64_t timeout_us,
+                                             void *context, uint64_t *call);
+/* Gives up a call. It is not reported; it may be executed, and whoever executes it is told, as soon as polls find room to
+ * say so. Until it has been answered, by a daemon at its deadline at the latest, its place is taken. `context` gets that of
+ * its submission, and may be NULL. COPYRPC_NOT_FOUND: the call has ended. */
+copyrpc_status copyrpc_pipeline_cancel(copyrpc_pipeline *pipeline, uint64_t call, void **context);
+
 /* Told of a call that ended, with the context of its submission. `body` is the answer, or what the service
  * adds to its status; valid until it returns. It must not use the pipeline. Within it, copyrpc_last_error() and
  * the others tell of that call. */
@@ -153,7 +163,8 @@ copyrpc_status copyrpc_pipeline_rest(copyrpc_pipeline *pipeline);
 /* Connects again, to the same daemon or its successor. Calls in flight end, and are reported to `done`. If it fails, the
  * pipeline stays as it was; else copyrpc_pipeline_fd() may be another one. */
 copyrpc_status copyrpc_pipeline_reconnect(copyrpc_pipeline *pipeline, copyrpc_done done, void *user);
-/* Calls in flight; 0 for NULL, and for a handle that another thread uses. */
+/* Calls in flight, and those that were given up and hold their places; 0 for NULL, and for a handle that another thread
+ * uses. */
 size_t copyrpc_pipeline_in_flight(const copyrpc_pipeline *pipeline);
 /* For poll(2): the descriptor becomes readable when there is something to poll for, if
  * copyrpc_pipeline_arm() said 1; if it said 0, there is something already. -1 for NULL, and for a handle that another
@@ -180,6 +191,10 @@ typedef struct copyrpc_region copyrpc_region;
  * it is made. COPYRPC_UNIMPLEMENTED: its NIC lends no memory, now or later. COPYRPC_RESOURCE_EXHAUSTED: this process or
  * the daemon has no room for it now. COPYRPC_OUT_OF_RANGE, COPYRPC_INVALID_ARGUMENT: no region has this length. */
 copyrpc_status copyrpc_client_region(copyrpc_client *client, uint64_t length, copyrpc_region **region);
+/* Makes a region anew, with the same bytes, if the client has connected again since it was made: the daemon of now does not
+ * have it, and calls that lend it get COPYRPC_NOT_FOUND. Nobody else uses the region meanwhile. `renewed`, which may be
+ * NULL, gets 1 if it was, else 0. Statuses as of copyrpc_client_region. */
+copyrpc_status copyrpc_client_renew(copyrpc_client *client, copyrpc_region *region, int *renewed);
 /* Frees a region, and has the daemon forget it. COPYRPC_FAILED_PRECONDITION: slices of it are lent;
  * COPYRPC_NOT_FOUND: the daemon holds no such region of this client. Then the region stays as it is. */
 copyrpc_status copyrpc_client_forget(copyrpc_client *client, copyrpc_region *region);
@@ -217,14 +232,24 @@ copyrpc_status copyrpc_client_reclaim(copyrpc_client *client, const copyrpc_regi
 typedef struct copyrpc_bulk_provider copyrpc_bulk_provider;
 typedef struct copyrpc_work copyrpc_work;
 
-/* `timeout_us` is the deadline of transfers that have none; 0: five seconds. */
+/* `timeout_us` is the deadline of transfers that have none; 0: five seconds. When the daemon is gone,
+ * copyrpc_bulk_provider_next() looks for its successor, and offers the service there again. Calls of the old daemon have
+ * ended: their transfers fail with COPYRPC_CANCELLED or COPYRPC_UNAVAILABLE, and their answers are dropped. Regions are to
+ * be renewed. */
 copyrpc_status copyrpc_bulk_provider_offer(const char *socket, uint16_t service, uint64_t timeout_us,
                                            copyrpc_bulk_provider **provider);
+/* The same; `flags`: 0, or COPYRPC_OFFER_ENDS_WITH_DAEMON: the daemon is not looked for, and functions fail with
+ * COPYRPC_ORIGIN_DAEMON_GONE. */
+copyrpc_status copyrpc_bulk_provider_offer_with(const char *socket, uint16_t service, int flags, uint64_t timeout_us,
+                                                copyrpc_bulk_provider **provider);
 /* Calls that were not answered end with COPYRPC_UNAVAILABLE. */
 void copyrpc_bulk_provider_free(copyrpc_bulk_provider *provider);
 /* Memory of the provider, that transfers move to and from. Statuses as of copyrpc_client_region. */
 copyrpc_status copyrpc_bulk_provider_region(copyrpc_bulk_provider *provider, uint64_t length,
                                             copyrpc_region **region);
+/* As copyrpc_client_renew, of a region of the provider: before transfers that move to or from it, which else get
+ * COPYRPC_NOT_FOUND. */
+copyrpc_status copyrpc_bulk_provider_renew(copyrpc_bulk_provider *provider, copyrpc_region *region, int *renewed);
 /* Waits for the next call, at most `timeout_us`, which has no default; `work` is NULL if there was none. */
 copyrpc_status copyrpc_bulk_provider_next(copyrpc_bulk_provider *provider, uint64_t timeout_us,
                                           copyrpc_work **work);

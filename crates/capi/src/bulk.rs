@@ -39,6 +39,41 @@ pub(crate) unsafe fn region<'a>(region: *const CopyrpcRegion) -> Result<&'a Bulk
     region.and_then(|region| region.0.as_ref()).ok_or_else(|| Failure::argument("a region is NULL"))
 }
 
+/// A region of the caller's, which becomes another one.
+///
+/// # Safety
+///
+/// As of [`caller::exclusive`].
+pub(crate) unsafe fn region_mut<'a>(
+    region: *mut CopyrpcRegion,
+) -> Result<&'a mut BulkRegion, Failure> {
+    // SAFETY: the caller lends the handle for `'a`, and nobody else uses it.
+    let region = unsafe { caller::exclusive(region) }?;
+    region.0.as_mut().ok_or_else(|| Failure::argument("a region is in use"))
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_client_renew(
+    client: *mut CopyrpcClient,
+    region: *mut CopyrpcRegion,
+    renewed: *mut c_int,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        let mut client = unsafe { caller::handle(client) }?;
+        // SAFETY: the caller lends the handle for this call, and nobody else uses it.
+        let is_renewed = client.client.renew(unsafe { region_mut(region) }?)?;
+        // SAFETY: the caller owns the place.
+        unsafe { place::store(renewed, is_renewed.into()) };
+        Ok(())
+    })
+}
+
 /// See `copyrpc.h`.
 ///
 /// # Safety

@@ -8,15 +8,16 @@ use std::{
 };
 
 use client::{
-    Status,
+    ClientConfig, Retry, Status,
     bulk::{BulkProvider, BulkRequest, Direction, Move, Ticket},
 };
 
 use crate::{
-    bulk::{CopyrpcRegion, region},
+    bulk::{CopyrpcRegion, region, region_mut},
     caller,
     client::{config, timeout_of},
     place,
+    provider::{ENDS_WITH_DAEMON, FOR_EVER},
     report::{Failure, status_of},
     socket,
 };
@@ -86,10 +87,31 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_offer(
     timeout_us: u64,
     provider: *mut *mut CopyrpcBulkProvider,
 ) -> i32 {
+    // SAFETY: as of this function.
+    unsafe { copyrpc_bulk_provider_offer_with(path, service, 0, timeout_us, provider) }
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_bulk_provider_offer_with(
+    path: *const c_char,
+    service: u16,
+    flags: c_int,
+    timeout_us: u64,
+    provider: *mut *mut CopyrpcBulkProvider,
+) -> i32 {
     status_of(|| {
         // SAFETY: the caller owns the text, and lends it for this call.
         let path = unsafe { caller::text(path) }?;
-        let config = config(timeout_us);
+        if flags & !ENDS_WITH_DAEMON != 0 {
+            return Err(Failure::argument("the flags hold a bit that means nothing here"));
+        }
+        let retry = if flags == 0 { FOR_EVER } else { Retry::NEVER };
+        let config = ClientConfig { retry, ..config(timeout_us) };
         let made = BulkProviderState {
             provider: BulkProvider::offer(&socket(path)?, service, config)?,
             timeout: config.timeout,
@@ -131,6 +153,29 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_region(
         let made = unsafe { caller::handle(provider) }?.provider.bulk(length)?;
         // SAFETY: the caller owns the place.
         unsafe { caller::give(region, CopyrpcRegion(Some(made))) }
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_bulk_provider_renew(
+    provider: *mut CopyrpcBulkProvider,
+    region: *mut CopyrpcRegion,
+    renewed: *mut c_int,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        let mut provider = unsafe { caller::handle(provider) }?;
+        // SAFETY: the caller lends the handle for this call, and nobody else uses it.
+        let region = unsafe { region_mut(region) }?;
+        let is_renewed = provider.provider.renew(region)?;
+        // SAFETY: the caller owns the place.
+        unsafe { place::store(renewed, is_renewed.into()) };
+        Ok(())
     })
 }
 

@@ -91,11 +91,12 @@ pub unsafe extern "C" fn copyrpc_pipeline_submit_in_place(
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
         let mut state = unsafe { caller::handle(pipeline) }?;
-        let PipelineState { pipeline, timeout } = &mut *state;
+        let PipelineState { pipeline, timeout, .. } = &mut *state;
         // SAFETY: as the header asks of the function.
         let fill = unsafe { filler(fill, length, user) }?;
         let (to, timeout) = (To { rank, service, method }, timeout_of(timeout_us, *timeout));
-        pipeline.submit_in_place_within(to, length, timeout, Context(context), fill)?;
+        let context = Context::unnamed(context);
+        pipeline.submit_in_place_within(to, length, timeout, context, fill)?;
         Ok(())
     })
 }
@@ -116,7 +117,9 @@ pub unsafe extern "C" fn copyrpc_pipeline_poll_lent(
         // SAFETY: the caller lends the handle for this call.
         let mut state = unsafe { caller::handle(pipeline) }?;
         let done = done.ok_or_else(|| Failure::argument("there is no function to report to"))?;
-        let ended = state.pipeline.poll_lent(|Context(context), answer| {
+        let PipelineState { pipeline, named, .. } = &mut *state;
+        let ended = pipeline.poll_lent(|context, answer| {
+            let context = named.end(context);
             let status = remember(answer.as_ref().err().cloned().map(Into::into));
             let (body, length) = match &answer {
                 Ok(lent) => (lent.as_ptr().as_ptr().cast_const(), lent.len()),

@@ -1,12 +1,13 @@
 //! `copyrpc_pipeline_*`: many calls at a time.
 
 use std::{
+    collections::BTreeMap,
     ffi::{c_char, c_int, c_void},
     os::fd::{AsFd as _, AsRawFd as _},
     time::Duration,
 };
 
-use client::{Pipeline, To};
+use client::{CallError, CallId, Pipeline, Status, To};
 use os::clock;
 
 use crate::{
@@ -19,7 +20,11 @@ use crate::{
 
 /// The context of a call: an address of the caller's that this library only hands back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Context(pub(crate) *mut c_void);
+pub(crate) struct Context {
+    address: *mut c_void,
+    /// Names a call that can be given up; 0: it cannot.
+    name: u64,
+}
 
 // SAFETY: the library never follows the address; whose it is and on which thread is the caller's affair.
 unsafe impl Send for Context {}
@@ -32,10 +37,52 @@ pub type CopyrpcPipeline = caller::OneThread<PipelineState>;
 pub struct PipelineState {
     pub(crate) pipeline: Pipeline<Context>,
     pub(crate) timeout: Duration,
+    pub(crate) named: Named,
+}
+
+/// Calls in flight that can be given up.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    calls: BTreeMap<u64, CallId>,
+    latest: u64,
+}
+
+impl Context {
+    pub(crate) fn unnamed(address: *mut c_void) -> Self {
+        Self { address, name: 0 }
+    }
+}
+
+impl Named {
+    /// A call has ended; returns what its program handed over.
+    pub(crate) fn end(&mut self, context: Context) -> *mut c_void {
+        if context.name != 0 {
+            self.calls.remove(&context.name);
+        }
+        context.address
+    }
 }
 
 /// `copyrpc_done`.
 pub(crate) type Done = unsafe extern "C" fn(*mut c_void, i32, *const c_void, usize, *mut c_void);
+
+/// Reports the end of a call to the program.
+fn report(
+    named: &mut Named,
+    done: Done,
+    user: *mut c_void,
+    ended: (Context, Result<&[u8], CallError>),
+) {
+    let (context, answer) = ended;
+    let context = named.end(context);
+    let status = remember(answer.as_ref().err().cloned().map(Into::into));
+    let body = match &answer {
+        Ok(body) => body,
+        Err(error) => error.detail(),
+    };
+    // SAFETY: the caller's function, with what the caller said; the body is lent while it runs.
+    unsafe { done(context, status, body.as_ptr().cast(), body.len(), user) };
+}
 
 /// See `copyrpc.h`.
 ///
@@ -53,7 +100,8 @@ pub unsafe extern "C" fn copyrpc_pipeline_connect(
         let path = unsafe { caller::text(path) }?;
         let config = config(timeout_us);
         let connected = Pipeline::connect(&socket(path)?, config).map_err(Failure::library)?;
-        let made = PipelineState { pipeline: connected, timeout: config.timeout };
+        let named = Named::default();
+        let made = PipelineState { pipeline: connected, timeout: config.timeout, named };
         // SAFETY: the caller owns the place.
         unsafe { caller::give(pipeline, CopyrpcPipeline::new(made)) }
     })
@@ -91,11 +139,79 @@ pub unsafe extern "C" fn copyrpc_pipeline_submit(
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
         let mut state = unsafe { caller::handle(pipeline) }?;
-        let PipelineState { pipeline, timeout } = &mut *state;
+        let PipelineState { pipeline, timeout, .. } = &mut *state;
         // SAFETY: the caller owns the bytes, and lends them for this call.
         let body = unsafe { caller::bytes(body, length) }?;
         let to = To { rank, service, method };
-        pipeline.submit_within(to, body, timeout_of(timeout_us, *timeout), Context(context))?;
+        let context = Context::unnamed(context);
+        pipeline.submit_within(to, body, timeout_of(timeout_us, *timeout), context)?;
+        Ok(())
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_submit_named(
+    pipeline: *mut CopyrpcPipeline,
+    rank: u32,
+    service: u16,
+    method: u16,
+    body: *const c_void,
+    length: usize,
+    timeout_us: u64,
+    context: *mut c_void,
+    call: *mut u64,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        let mut state = unsafe { caller::handle(pipeline) }?;
+        let PipelineState { pipeline, timeout, named } = &mut *state;
+        // SAFETY: the caller owns the bytes, and lends them for this call.
+        let body = unsafe { caller::bytes(body, length) }?;
+        let (to, timeout) = (To { rank, service, method }, timeout_of(timeout_us, *timeout));
+        let context = Context { address: context, name: named.latest + 1 };
+        if pipeline.free() == 1 && pipeline.depth() > 1 {
+            // The last place is that of the message which tells of calls that were given up.
+            let text = "all calls are in flight; nothing was sent, retry after a response";
+            return Err(Failure::refused(Status::ResourceExhausted, text));
+        }
+        let id = pipeline.submit_within(to, body, timeout, context)?;
+        named.latest = context.name;
+        named.calls.insert(context.name, id);
+        // SAFETY: the caller owns the place.
+        unsafe { place::store(call, context.name) };
+        Ok(())
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_cancel(
+    pipeline: *mut CopyrpcPipeline,
+    call: u64,
+    context: *mut *mut c_void,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        let mut state = unsafe { caller::handle(pipeline) }?;
+        let PipelineState { pipeline, named, .. } = &mut *state;
+        let id = named.calls.remove(&call);
+        let given_up = id.and_then(|id| pipeline.cancel(id));
+        let Some(given_up) = given_up else {
+            let text = "no call of this name is in flight: it has ended, or was given up";
+            return Err(Failure::refused(Status::NotFound, text));
+        };
+        pipeline.flush();
+        // SAFETY: the caller owns the place.
+        unsafe { place::store(context, given_up.address) };
         Ok(())
     })
 }
@@ -116,15 +232,8 @@ pub unsafe extern "C" fn copyrpc_pipeline_poll(
         // SAFETY: the caller lends the handle for this call.
         let mut state = unsafe { caller::handle(pipeline) }?;
         let done = done.ok_or_else(|| Failure::argument("there is no function to report to"))?;
-        let ended = state.pipeline.poll(|Context(context), answer| {
-            let status = remember(answer.as_ref().err().cloned().map(Into::into));
-            let body = match &answer {
-                Ok(body) => body,
-                Err(error) => error.detail(),
-            };
-            // SAFETY: the caller's function, with what the caller said; the body is lent while it runs.
-            unsafe { done(context, status, body.as_ptr().cast(), body.len(), user) };
-        });
+        let PipelineState { pipeline, named, .. } = &mut *state;
+        let ended = pipeline.poll(|context, answer| report(named, done, user, (context, answer)));
         // SAFETY: the caller owns the place.
         unsafe { place::store(count, ended) };
         Ok(())
@@ -154,7 +263,7 @@ pub unsafe extern "C" fn copyrpc_pipeline_rest(pipeline: *mut CopyrpcPipeline) -
 pub unsafe extern "C" fn copyrpc_pipeline_in_flight(pipeline: *const CopyrpcPipeline) -> usize {
     // SAFETY: the caller lends the handle for this call.
     let state = unsafe { caller::handle(pipeline) };
-    value_of(0, || state.map_or(0, |state| state.pipeline.in_flight()))
+    value_of(0, || state.map_or(0, |state| state.pipeline.in_flight() + state.pipeline.held()))
 }
 
 /// See `copyrpc.h`.
@@ -212,15 +321,9 @@ pub unsafe extern "C" fn copyrpc_pipeline_reconnect(
         // SAFETY: the caller lends the handle for this call.
         let mut state = unsafe { caller::handle(pipeline) }?;
         let done = done.ok_or_else(|| Failure::argument("there is no function to report to"))?;
-        let connected = state.pipeline.reconnect(|Context(context), answer| {
-            let status = remember(answer.as_ref().err().cloned().map(Into::into));
-            let body = match &answer {
-                Ok(body) => body,
-                Err(error) => error.detail(),
-            };
-            // SAFETY: the caller's function, with what the caller said; the body is lent while it runs.
-            unsafe { done(context, status, body.as_ptr().cast(), body.len(), user) };
-        });
+        let PipelineState { pipeline, named, .. } = &mut *state;
+        let connected =
+            pipeline.reconnect(|context, answer| report(named, done, user, (context, answer)));
         connected.map_err(Failure::library)
     })
 }

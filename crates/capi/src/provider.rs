@@ -25,10 +25,10 @@ pub struct CopyrpcProvider {
 
 /// As in `copyrpc.h`.
 const IS_SHARED: c_int = 1;
-const ENDS_WITH_DAEMON: c_int = 2;
+pub(crate) const ENDS_WITH_DAEMON: c_int = 2;
 
 /// A daemon that is gone is looked for as long as the process lives, at least once in half a second.
-const FOR_EVER: Retry =
+pub(crate) const FOR_EVER: Retry =
     Retry { retries_max: u32::MAX, backoff_max: Duration::from_millis(500), ..Retry::standard() };
 
 /// A request until it is answered.

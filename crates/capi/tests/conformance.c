@@ -29,6 +29,9 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
+/* The body of a call that is given up. */
+enum { GIVEN_UP = 3 };
+
 /* Requests whose callers did not wait when they were answered. */
 static int cancelled;
 
@@ -39,7 +42,7 @@ static void *answer_later(void *argument) {
     usleep(100 * 1000);
     body = copyrpc_request_body(request, &length);
     if (copyrpc_request_is_cancelled(request)) {
-        CHECK(copyrpc_request_time_left_us(request) == 0);
+        CHECK(copyrpc_request_time_left_us(request) == 0 || *(const unsigned char *)body == GIVEN_UP);
         __atomic_add_fetch(&cancelled, 1, __ATOMIC_RELAXED);
     }
     CHECK(copyrpc_request_reply(request, COPYRPC_OK, body, length) == COPYRPC_OK);
@@ -192,6 +195,31 @@ static void put_byte(void *room, size_t length, void *user) {
     memcpy(room, user, 1);
 }
 
+/* What is given up is not reported, and its place comes back. */
+static void gives_up(copyrpc_pipeline *pipeline, struct told *told) {
+    uint64_t call = 0, other = 0;
+    void *context = NULL;
+    size_t count;
+    unsigned char number = GIVEN_UP;
+    CHECK(copyrpc_pipeline_submit_named(pipeline, 0, SERVICE, LATER, &number, 1, 0, told, &call) == COPYRPC_OK);
+    number = 0;
+    CHECK(copyrpc_pipeline_submit_named(pipeline, 0, SERVICE, ECHO, &number, 1, 0, NULL, &other) == COPYRPC_OK);
+    CHECK(call != 0 && other != call);
+    CHECK(copyrpc_pipeline_cancel(pipeline, call, &context) == COPYRPC_OK && context == told);
+    CHECK(copyrpc_pipeline_cancel(pipeline, call, NULL) == COPYRPC_NOT_FOUND);
+    CHECK(copyrpc_pipeline_in_flight(pipeline) == 2);
+    while (copyrpc_pipeline_in_flight(pipeline) > 0) {
+        CHECK(copyrpc_pipeline_poll(pipeline, done, told, &count) == COPYRPC_OK);
+        if (count == 0) {
+            CHECK(copyrpc_pipeline_rest(pipeline) == COPYRPC_OK);
+        }
+    }
+    CHECK(told->seen[0] == 3 && told->seen[GIVEN_UP] == 2);
+    CHECK(copyrpc_pipeline_cancel(pipeline, other, NULL) == COPYRPC_NOT_FOUND);
+    CHECK(copyrpc_pipeline_submit_named(NULL, 0, SERVICE, ECHO, NULL, 0, 0, NULL, &call) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_pipeline_cancel(NULL, call, NULL) == COPYRPC_INVALID_ARGUMENT);
+}
+
 static void pipeline_calls(const char *socket) {
     copyrpc_pipeline *pipeline = NULL;
     struct told told = {{0}, 0};
@@ -227,6 +255,7 @@ static void pipeline_calls(const char *socket) {
         CHECK(told.seen[number] == 2);
     }
     CHECK(told.failed == 2);
+    gives_up(pipeline, &told);
     CHECK(copyrpc_pipeline_poll_lent(pipeline, NULL, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);
     CHECK(copyrpc_pipeline_rest(pipeline) == COPYRPC_OK);
     CHECK(copyrpc_pipeline_poll(pipeline, NULL, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);

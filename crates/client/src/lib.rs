@@ -58,7 +58,7 @@ use zerocopy::IntoBytes as _;
 pub use error::{CallError, ServiceError};
 pub use futures::{FutureCall, FutureClient};
 
-pub use ipc::{ConnectError, Filler, LentBytes, Overfull, Wait};
+pub use ipc::{CallId, ConnectError, Filler, LentBytes, Overfull, Wait};
 pub use job::{JOB_BYTES_MAX, JobId, JobIdError};
 pub use message::HERE;
 pub use name::Description;
@@ -153,6 +153,7 @@ pub struct Client {
     /// Retries so far: what their waits are spread by.
     retries: u64,
     trace: u64,
+    connection: bulk::Connection,
 }
 
 impl Client {
@@ -165,8 +166,9 @@ impl Client {
         let ipc = ipc::BlockingClient::connect(path, ipc_config(config))?;
         let seed = u64::from(std::process::id()) << 32;
         let direct = Direct::new(ipc_config(config));
-        let budget = RetryBudget::default();
-        Ok(Self { ipc, direct, latest: None, config, budget, retries: seed, trace: 0 })
+        let (budget, connection) = (RetryBudget::default(), bulk::Connection::first());
+        let (latest, retries, trace) = (None, seed, 0);
+        Ok(Self { ipc, direct, latest, config, budget, retries, trace, connection })
     }
 
     /// Connects again, to the same daemon or its successor.
@@ -176,7 +178,9 @@ impl Client {
     /// [`ConnectError`]; the client stays as it was.
     pub fn reconnect(&mut self) -> Result<(), ConnectError> {
         self.direct.begin_anew();
-        self.ipc.reconnect()
+        self.ipc.reconnect()?;
+        self.connection.replace();
+        Ok(())
     }
 
     /// From now on, handlers are told that calls belong to the trace of this number, and who calls; 0: no
@@ -344,9 +348,9 @@ impl Client {
             };
             let wait = retry.wait(number, self.retries);
             let is_in_time = start.elapsed() + wait < timeout;
-            if error.is_daemon_gone() {
-                // Whether or not this call may be made again, the next one can be.
-                let _ = self.ipc.reconnect();
+            // Whether or not this call may be made again, the next one can be.
+            if error.is_daemon_gone() && self.ipc.reconnect().is_ok() {
+                self.connection.replace();
             }
             let may = is_in_time && number < retry.retries_max && retry.applies_to(&error);
             if !may || !self.budget.spend() {

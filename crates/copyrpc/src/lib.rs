@@ -78,10 +78,10 @@
 #[doc(inline)]
 pub use client::tokio;
 pub use client::{
-    CallError, Client, ClientConfig, ConnectError, Context, Filler, FutureCall, FutureClient,
-    InPlace, Inbound, JobId, JobIdError, LentBytes, Offer, OfferedService, Overfull, Pipeline,
-    ProvideError, Provider, ProviderStop, Request, RequestContext, Retry, Route, ServiceError,
-    Spread, Status, SubmitError, To, Wait,
+    CallError, CallId, Client, ClientConfig, ConnectError, Context, Filler, FutureCall,
+    FutureClient, InPlace, Inbound, JobId, JobIdError, LentBytes, Offer, OfferedService, Overfull,
+    Pipeline, ProvideError, Provider, ProviderStop, Request, RequestContext, Retry, Route,
+    ServiceError, Spread, Status, SubmitError, To, Wait,
     message::HERE,
     name,
     runtime::{Runtime, RuntimeError},

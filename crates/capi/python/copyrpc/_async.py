@@ -17,13 +17,15 @@ _POLLS_MAX = 64
 
 
 class _Call:
-    """A call until it is sent."""
+    """A call until its future has ended."""
 
-    __slots__ = ("to", "body", "deadline", "future", "timer")
+    __slots__ = ("to", "body", "deadline", "future", "timer", "context", "name")
 
     def __init__(self, to: Any, body: bytes, deadline: float, future: "asyncio.Future[bytes]"):
         self.to, self.body, self.deadline, self.future = to, body, deadline, future
         self.timer: Optional[asyncio.TimerHandle] = None
+        # What the library knows it by; 0: it was not sent.
+        self.context, self.name = 0, ctypes.c_uint64()
 
 
 class AsyncClient(Handle):
@@ -80,7 +82,7 @@ class AsyncClient(Handle):
     async def call(
         self, rank: int, service: Name, method: Name, body: Any = b"", timeout: Optional[float] = None
     ) -> bytes:
-        """Calls. Cancelling it gives the call up; it may be executed."""
+        """Calls. Cancelling it gives the call up: whoever executes it is told, and it may be executed."""
         to = arguments.rank(rank), arguments.service(service), arguments.method(method)
         body, timeout = arguments.body(body), arguments.seconds(timeout)
         if asyncio.get_running_loop() is not self._loop:
@@ -95,6 +97,9 @@ class AsyncClient(Handle):
             call.timer = self._loop.call_at(deadline, self._late, call)
         try:
             return await call.future
+        except asyncio.CancelledError:
+            self._give_up(call)
+            raise
         finally:
             if call.timer is not None:
                 call.timer.cancel()
@@ -116,6 +121,14 @@ class AsyncClient(Handle):
             text = "no response before the deadline: the call waited for room all the time, and was not sent"
             call.future.set_exception(refusal(Status.DEADLINE_EXCEEDED, text))
 
+    def _give_up(self, call: _Call) -> None:
+        """Tells the daemon that nobody waits for a call any more. Its place is free when that has answered."""
+        if self._calls.pop(call.context, None) is None or self._is_closed:
+            return
+        # One that has ended meanwhile is reported to nobody.
+        library.copyrpc_pipeline_cancel(self._handle, call.name, None)
+        self._pump()
+
     def _ended(self, context: int, status: int, body: Optional[int], length: int, _user: Any) -> None:
         future = self._calls.pop(context, None)
         if future is None or future.done():
@@ -133,13 +146,14 @@ class AsyncClient(Handle):
         if call.future.done():
             return True
         left = call.deadline - self._loop.time()
-        status = library.copyrpc_pipeline_submit(
+        status = library.copyrpc_pipeline_submit_named(
             self._handle, *call.to, call.body, len(call.body), arguments.microseconds(max(0.0, left)), self._next,
+            ctypes.byref(call.name),
         )
-        if status == Status.RESOURCE_EXHAUSTED and self._calls:
+        if status == Status.RESOURCE_EXHAUSTED and self._is_waiting():
             return False
         if status == OK:
-            self._calls[self._next] = call.future
+            call.context, self._calls[self._next] = self._next, call.future
             self._next += 1
         else:
             call.future.set_exception(error_of(status))
@@ -158,7 +172,7 @@ class AsyncClient(Handle):
                 self._fail(status)
                 break
             ended += count.value
-            if count.value == 0 and (not self._calls or library.copyrpc_pipeline_arm(self._handle) == 1):
+            if count.value == 0 and (not self._is_waiting() or library.copyrpc_pipeline_arm(self._handle) == 1):
                 break
         else:
             self._loop.call_soon(self._pump)
@@ -177,7 +191,7 @@ class AsyncClient(Handle):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._calls:
+        if not self._is_waiting():
             return
         if self._descriptor < 0:
             self._descriptor = library.copyrpc_pipeline_fd(self._handle)
@@ -188,8 +202,12 @@ class AsyncClient(Handle):
 
     def _readable(self) -> None:
         # The descriptor of a daemon that is gone is readable for ever.
-        if self._pump() == 0 and not self._calls:
+        if self._pump() == 0 and not self._is_waiting():
             self._watch_nothing()
+
+    def _is_waiting(self) -> bool:
+        """Whether the daemon is to say something: of calls, or of those that were given up and hold their places."""
+        return bool(self._calls) or library.copyrpc_pipeline_in_flight(self._handle) > 0
 
     def _watch_nothing(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -20,7 +20,7 @@ log = logging.getLogger("copyrpc")
 #: Most requests that a process takes at a time, and threads that serve them.
 _WINDOW_MAX = 0xFFFF
 #: Bits of copyrpc_provider_offer.
-_SHARED, _ENDS_WITH_DAEMON = 1, 2
+_SHARED, ENDS_WITH_DAEMON = 1, 2
 #: What callers are told of requests that no handler answered.
 _GONE = b"the provider ended before it answered"
 
@@ -119,7 +119,7 @@ class Provider(Handle):
         self._raised: Optional[BaseException] = None
         name = arguments.text(service, "the name of a service") if isinstance(service, str) else None
         window = arguments.integer(window, "a window", _WINDOW_MAX)
-        flags = (_SHARED if shared else 0) | (0 if reconnect else _ENDS_WITH_DAEMON)
+        flags = (_SHARED if shared else 0) | (0 if reconnect else ENDS_WITH_DAEMON)
         status = library.copyrpc_provider_offer(
             arguments.path(socket), arguments.service(service), name, flags, window, ctypes.byref(self._handle)
         )

@@ -30,7 +30,7 @@ from ._arguments import Name, Path
 from ._base import Error, Handle, OneAtATime, bytes_at, check
 from ._client import Client
 from ._library import OK, RawMove, RawSlice, Status, library
-from ._provider import is_async, log_failure, outcome_of
+from ._provider import ENDS_WITH_DAEMON, is_async, log_failure, outcome_of
 from ._signals import Interrupts
 
 
@@ -86,6 +86,16 @@ class Region(Handle):
         return offset, arguments.length(length, "a length")
 
 
+def _renew(function: Any, handle: ctypes.c_void_p, region: Region) -> bool:
+    """Has the daemon of now have a region; whether that of before had it."""
+    renewed = ctypes.c_int()
+    with region._state, region._using() as memory:
+        if region._uses > 1:
+            raise RuntimeError("other threads use the region")
+        check(function(handle, memory, ctypes.byref(renewed)))
+    return bool(renewed.value)
+
+
 class BulkClient(Client):
     """A client whose calls can lend memory."""
 
@@ -99,6 +109,15 @@ class BulkClient(Client):
         with self._turn() as (handle, _):
             check(library.copyrpc_client_region(handle, length, ctypes.byref(made)))
         return Region(made)
+
+    def renew(self, region: Region) -> bool:
+        """After ``reconnect``: the daemon of now gets a region that was made before, with the same bytes.
+
+        Whether it was made before. Calls that lend one which was not renewed raise ``not found``. Refused while threads
+        use it.
+        """
+        with self._turn() as (handle, _):
+            return _renew(library.copyrpc_client_renew, handle, region)
 
     def forget(self, region: Region) -> None:
         """Frees a region, and has the daemon forget it. Refused while slices of it are lent, or threads use it."""
@@ -204,12 +223,22 @@ class Work:
         """Moves ranges between slices and own memory, all or none, and returns how many bytes."""
         raw = (RawMove * len(moves))(*(_raw_move(move) for move in moves))
         transfer, moved = ctypes.c_uint64(), ctypes.c_uint64()
-        with own._using() as memory, self._provider._turn(arguments.seconds(timeout)) as (provider, left_us):
-            status = library.copyrpc_bulk_provider_begin(
-                provider, self._handle, memory, raw, len(moves), left_us, ctypes.byref(transfer)
-            )
+        with self._provider._turn(arguments.seconds(timeout)) as (provider, left_us):
+
+            def begin() -> int:
+                with own._using() as memory:
+                    return library.copyrpc_bulk_provider_begin(
+                        provider, self._handle, memory, raw, len(moves), left_us, ctypes.byref(transfer)
+                    )
+
+            status = begin()
+            if status == Status.NOT_FOUND:
+                # It was made with the daemon before this one.
+                _renew(library.copyrpc_bulk_provider_renew, provider, own)
+                status = begin()
             check(status)
-            check(library.copyrpc_bulk_provider_wait(provider, transfer, ctypes.byref(moved)))
+            with own._using():
+                check(library.copyrpc_bulk_provider_wait(provider, transfer, ctypes.byref(moved)))
         return moved.value
 
     def pull(self, own: Region, slice: int = 0) -> int:  # pylint: disable=redefined-builtin
@@ -231,7 +260,9 @@ class Work:
 class BulkProvider(OneAtATime):
     """Offers a service of calls that lend memory. Threads use it one after the other.
 
-    It ends with its daemon, and so do its regions: what follows is a new one.
+    When the daemon is gone, ``next`` and ``serve`` look for its successor, and the service is offered there again, unless
+    ``reconnect`` is false: then they raise. Calls of the old daemon have ended. Regions go on: the first move from or to one
+    hands it to the daemon of now.
     """
 
     _free = library.copyrpc_bulk_provider_free
@@ -239,15 +270,21 @@ class BulkProvider(OneAtATime):
     #: Seconds between two looks whether ``serve`` is to end.
     LOOK = 0.1
 
-    def __init__(self, service: Name, socket: Optional[Path] = None, timeout: Optional[float] = None):
+    def __init__(
+        self,
+        service: Name,
+        socket: Optional[Path] = None,
+        timeout: Optional[float] = None,
+        reconnect: bool = True,
+    ):
         """``timeout`` is the deadline of transfers that have none: five seconds by default."""
         timeout = arguments.seconds(timeout)
         super().__init__(timeout)
         self._service = service
         self._is_stopped = threading.Event()
-        status = library.copyrpc_bulk_provider_offer(
-            arguments.path(socket), arguments.service(service), arguments.microseconds(timeout),
-            ctypes.byref(self._handle),
+        status = library.copyrpc_bulk_provider_offer_with(
+            arguments.path(socket), arguments.service(service), 0 if reconnect else ENDS_WITH_DAEMON,
+            arguments.microseconds(timeout), ctypes.byref(self._handle),
         )
         check(status)
 

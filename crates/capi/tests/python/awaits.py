@@ -58,6 +58,23 @@ async def cancels(client: copyrpc.AsyncClient) -> None:
     assert await client.call(0, "echo", 1, b"next", timeout=60) == b"next"
 
 
+async def gives_up(client: copyrpc.AsyncClient) -> None:
+    """Calls that were given up, all that there is room for, end where they are executed, and leave room for others."""
+    calls = [asyncio.ensure_future(client.call(0, "held", 1, timeout=600)) for _ in range(100)]
+    while len(held) < 60:
+        await asyncio.sleep(0.01)
+    for call in calls:
+        call.cancel()
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(error, asyncio.CancelledError) for error in ended), ended[:3]
+    # Long before the deadline of those.
+    assert await client.call(0, "echo", 1, b"room", timeout=60) == b"room"
+    while not all(request.is_cancelled for request in held):
+        await asyncio.sleep(0.01)
+    calls = [asyncio.ensure_future(client.call(0, "echo", 1, b"more", timeout=60)) for _ in range(200)]
+    assert set(await asyncio.gather(*calls)) == {b"more"}
+
+
 async def ends() -> None:
     client = copyrpc.AsyncClient(SOCKET)
     calls = [asyncio.ensure_future(client.call(0, "silent", 1, timeout=60)) for _ in range(100)]
@@ -101,6 +118,7 @@ async def main() -> None:
         assert await client.call(0, "echo", 1, b"first", timeout=60) == b"first"
         await waits_without_work(client)
         await cancels(client)
+        await asyncio.wait_for(gives_up(client), 300)
         await strangers(client)
         await deadlines(client)
     await ends()
@@ -111,8 +129,20 @@ async def never(_request: copyrpc.Request) -> bytes:
     return b""
 
 
-providers = [copyrpc.Provider("silent", SOCKET, window=60), copyrpc.Provider("echo", SOCKET)]
-handlers = [never, lambda request: request.body]
+held = []
+
+
+async def hold(request: copyrpc.Request) -> bytes:
+    """Answers when nobody waits any more."""
+    held.append(request)
+    while not request.is_cancelled:
+        await asyncio.sleep(0.01)
+    return b""
+
+
+services = [("silent", 60), ("echo", 0), ("held", 100)]
+providers = [copyrpc.Provider(name, SOCKET, window=window) for name, window in services]
+handlers = [never, lambda request: request.body, hold]
 for provider, handler in zip(providers, handlers):
     threading.Thread(target=provider.serve, args=(handler,), daemon=True).start()
 try:

@@ -112,6 +112,60 @@ async def waits_for(client: copyrpc.Client, service: str) -> None:
         await asyncio.sleep(0.01)
 
 
+def lends_memory() -> None:
+    """A service of calls that lend memory comes back with its region, and so does that of its caller."""
+    provider = copyrpc.BulkProvider("lent")
+    own = provider.region(1 << 16)
+    own.write(1 << 15, b"kept")
+
+    def answer(work: copyrpc.Work) -> bytes:
+        moved = work.pull(own)
+        assert own.read(1 << 15, 4) == b"kept"
+        return own.read(0, moved)
+
+    thread = threading.Thread(target=provider.serve, args=(answer,))
+    thread.start()
+    try:
+        with copyrpc.BulkClient(timeout=PATIENCE) as client:
+            region = client.region(4096)
+            region.write(0, b"lent")
+            call = lambda: client.call_bulk(copyrpc.HERE, "lent", 1, [region.slice(0, 4)])
+            assert call() == b"lent"
+            assert not client.renew(region)
+            daemon("stop")
+            daemon("start")
+            client.reconnect()
+            try:
+                call()
+                raise AssertionError("it succeeded")
+            except copyrpc.Error as error:
+                assert (error.status, error.not_executed) == (5, True), error
+            assert client.renew(region) and not client.renew(region)
+            begin = time.monotonic()
+            while True:
+                try:
+                    assert call() == b"lent"
+                    break
+                except copyrpc.Error as error:
+                    assert error.not_executed and time.monotonic() - begin < PATIENCE, error
+                time.sleep(0.01)
+    finally:
+        provider.stop()
+        thread.join()
+        provider.close()
+
+
+def lends_memory_until_the_daemon_ends() -> None:
+    with copyrpc.BulkProvider("lent", reconnect=False) as provider:
+        daemon("stop")
+        try:
+            provider.next(PATIENCE)
+            raise AssertionError("it succeeded")
+        except copyrpc.Error as error:
+            assert error.origin == "daemon gone", error
+        daemon("start")
+
+
 provider = copyrpc.Provider("survives")
 serving = threading.Thread(target=provider.serve, args=(serve,))
 serving.start()
@@ -119,6 +173,8 @@ try:
     asyncio.run(idle())
     asyncio.run(busy())
     ends_with_the_daemon()
+    lends_memory()
+    lends_memory_until_the_daemon_ends()
 finally:
     provider.close()
     serving.join()

@@ -35,6 +35,7 @@ use zerocopy::IntoBytes as _;
 
 pub use proto::bulk::{Direction, Move};
 pub use provider::{BulkProvider, BulkRequest, SliceLen, Ticket};
+pub(crate) use region::Connection;
 pub use region::{BulkRegion, RegionError, Slice};
 
 use crate::{CallError, Client, HERE, To, call_head, message::DAEMON, patience};
@@ -47,6 +48,7 @@ use message::{BODY_BYTES_MAX, BulkCallHead, IS_WRITABLE, RegionHead, SliceHead, 
 /// | [`Memory`](Self::Memory), [`Share`](Self::Share) | later |
 /// | [`NeverLends`](Self::NeverLends) | never, with this daemon |
 /// | [`Unfit`](Self::Unfit), [`TooLong`](Self::TooLong) | not with this length or this memory |
+/// | [`Copy`](Self::Copy) | not in this process |
 /// | [`Daemon`](Self::Daemon) | as that error says |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -81,6 +83,9 @@ pub enum BulkError {
          region; its log says which"
     )]
     Unfit,
+    /// The bytes of a region cannot be copied to what is to follow it.
+    #[error(transparent)]
+    Copy(#[from] RegionError),
     /// The daemon did not answer, or answered with something else.
     #[error("the daemon registers no bulk memory: {0}")]
     Daemon(CallError),
@@ -106,6 +111,7 @@ impl BulkError {
             Self::NeverLends => Status::Unimplemented,
             Self::TooLong { .. } => Status::OutOfRange,
             Self::Unfit => Status::InvalidArgument,
+            Self::Copy(_) => Status::FailedPrecondition,
             Self::Daemon(error) => error.status(),
         }
     }
@@ -113,6 +119,9 @@ impl BulkError {
 
 /// Something that asks the daemon of this node about regions.
 trait Registrar {
+    /// By which the daemon gets regions now.
+    fn connection(&self) -> Connection;
+
     /// Has the daemon do `method` for a region of this length.
     fn ask_region(&mut self, method: u16, len_bytes: u64) -> Result<u64, CallError>;
 
@@ -123,14 +132,30 @@ trait Registrar {
     fn make_region(&mut self, len_bytes: u64) -> Result<BulkRegion, BulkError> {
         let of = |error| BulkError::of(error, len_bytes);
         self.ask_region(method::ROOM, len_bytes).map_err(of)?;
-        let mut region = BulkRegion::make(len_bytes)?;
+        let mut region = BulkRegion::make(len_bytes, self.connection())?;
         self.send(&region).map_err(of)?;
         region.id = self.ask_region(method::REGION, len_bytes).map_err(of)?;
         Ok(region)
     }
+
+    /// Puts a region in the place of one whose connection is over; says whether it was.
+    fn renew_region(&mut self, region: &mut BulkRegion) -> Result<bool, BulkError> {
+        if !region.connection.is_before(self.connection()) {
+            return Ok(false);
+        }
+        // Another file: the daemon that had it sealed it, and no other one gets it.
+        let made = self.make_region(region.len_bytes())?;
+        made.copy_from(region)?;
+        *region = made;
+        Ok(true)
+    }
 }
 
 impl Registrar for Client {
+    fn connection(&self) -> Connection {
+        self.connection
+    }
+
     fn ask_region(&mut self, method: u16, len_bytes: u64) -> Result<u64, CallError> {
         let head = RegionHead { len_bytes: len_bytes.into() };
         let timeout = self.config.timeout;
@@ -191,6 +216,16 @@ impl Client {
         self.make_region(len_bytes)
     }
 
+    /// Makes a region of this client anew if it has connected again since: memory of the same length with the same bytes,
+    /// which the daemon of now has. Says whether it did; else nothing has happened.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError`]; the region stays as it was.
+    pub fn renew(&mut self, region: &mut BulkRegion) -> Result<bool, BulkError> {
+        self.renew_region(region)
+    }
+
     /// Calls a method of a service that a [`BulkProvider`] offers, which may use the slices until it
     /// answers, and waits for the answer, which is valid until the next call.
     ///
@@ -201,7 +236,8 @@ impl Client {
     /// # Errors
     ///
     /// [`CallError`]; [`Status::OutOfRange`] for a slice outside its region, more than 64 slices, or a body
-    /// of more than 2048 bytes; [`Status::FailedPrecondition`] for a slice that is still lent.
+    /// of more than 2048 bytes; [`Status::FailedPrecondition`] for a slice that is still lent; [`CallError::NotHeld`] for
+    /// one of a region that is to be [renewed](Self::renew).
     pub fn call_bulk(
         &mut self,
         to: To,
@@ -211,6 +247,9 @@ impl Client {
     ) -> Result<&[u8], CallError> {
         if slices.len() > SLICES_MAX || body.len() > BODY_BYTES_MAX {
             return Err(CallError::Unanswered(Status::OutOfRange));
+        }
+        if slices.iter().any(|slice| slice.region.connection.is_before(self.connection)) {
+            return Err(CallError::NotHeld);
         }
         let head = BulkCallHead {
             rank: to.rank.into(),

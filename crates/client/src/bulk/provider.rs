@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     path::Path,
+    thread,
     time::Duration,
 };
 
@@ -11,9 +12,9 @@ use proto::{Status, bulk::SLICES_MAX};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
-    CallError, ClientConfig, OfferedService, ProvideError,
+    CallError, ClientConfig, OfferedService, ProvideError, Retry,
     bulk::{
-        BulkError, BulkRegion, Move, Registrar, daemon_head,
+        BulkError, BulkRegion, Connection, Move, Registrar, daemon_head,
         message::{
             BulkServeHead, BulkWorkHead, IS_WRITABLE, MoveHead, RegionHead, SliceInfo,
             TransferHead, entries, method,
@@ -22,6 +23,9 @@ use crate::{
     },
     patience,
 };
+
+/// The shortest wait between two looks for a daemon that is gone.
+const RECONNECT_WAIT_MIN: Duration = Duration::from_millis(1);
 
 /// How long the daemon may take to read the last answer.
 const HAND_OVER_MAX: Duration = Duration::from_secs(1);
@@ -39,6 +43,7 @@ pub struct SliceLen {
 #[derive(Debug)]
 pub struct BulkRequest {
     id: u64,
+    connection: Connection,
     /// Rank of the caller's node.
     pub rank: u32,
     /// Number of the method.
@@ -71,9 +76,18 @@ enum Asked {
 ///
 /// The daemon notices when this process dies: its calls end with [`Status::Unavailable`], as soon as nothing
 /// of theirs is under way.
+///
+/// With [`ClientConfig::retry`] a daemon that is gone is looked for by [`next`](Self::next), with the waits of that retry
+/// and for as long as it is called, and the service is offered there again. Calls of the old daemon have ended: their
+/// transfers fail, and their answers are dropped. Regions are to be [renewed](Self::renew).
 #[derive(Debug)]
 pub struct BulkProvider {
     ipc: ipc::PipelinedClient<Asked>,
+    connection: Connection,
+    retry: Retry,
+    /// Looks for the daemon that is gone, and when the next one is.
+    attempts: u32,
+    attempt_at_ns: u64,
     service: u16,
     timeout: Duration,
     arrived: VecDeque<Result<BulkRequest, CallError>>,
@@ -96,6 +110,10 @@ impl BulkProvider {
         let ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
         let mut provider = Self {
             ipc,
+            connection: Connection::first(),
+            retry: config.retry,
+            attempts: 0,
+            attempt_at_ns: 0,
             service,
             timeout: config.timeout,
             arrived: VecDeque::new(),
@@ -107,11 +125,14 @@ impl BulkProvider {
         };
         match provider.ask(method::OFFER, &service.to_le_bytes()) {
             Ok(_) => Ok(provider),
-            Err(error) => {
-                let service = OfferedService { number: service, name: String::new() };
-                Err(ProvideError::refused(service, error))
-            }
+            Err(error) => Err(ProvideError::refused(provider.offered_service(), error)),
         }
+    }
+
+    /// The deadline of what names none.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Makes memory for transfers, as [`Client::bulk`](crate::Client::bulk) does.
@@ -123,16 +144,95 @@ impl BulkProvider {
         self.make_region(len_bytes)
     }
 
+    /// Makes a region of this provider anew if it has connected again since, as
+    /// [`Client::renew`](crate::Client::renew) does.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError`]; the region stays as it was.
+    pub fn renew(&mut self, region: &mut BulkRegion) -> Result<bool, BulkError> {
+        self.renew_region(region)
+    }
+
     /// The next call; `None`: there was none for `timeout`.
     ///
     /// # Errors
     ///
-    /// [`CallError`]: the daemon is gone.
+    /// [`CallError`]: the daemon is gone, and not looked for, or its successor does not let this process offer the
+    /// service.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<BulkRequest>, CallError> {
+        let deadline_ns = clock::deadline_ns(timeout);
+        loop {
+            match self.next_until(deadline_ns) {
+                Err(error) if self.is_to_look(&error) => {
+                    if !self.recover(deadline_ns)? {
+                        return Ok(None);
+                    }
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Whether the daemon is gone, and is looked for.
+    fn is_to_look(&self, error: &CallError) -> bool {
+        error.is_daemon_gone() && self.retry.retries_max > 0
+    }
+
+    /// Looks for the daemon's successor; `false`: there was none before `deadline_ns`.
+    #[cold]
+    fn recover(&mut self, deadline_ns: u64) -> Result<bool, CallError> {
+        loop {
+            let until_ns = self.attempt_at_ns.min(deadline_ns);
+            thread::sleep(Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
+            if self.attempt_at_ns > deadline_ns {
+                return Ok(false);
+            }
+            match self.offer_again() {
+                Ok(()) => {
+                    (self.attempts, self.attempt_at_ns) = (0, 0);
+                    return Ok(true);
+                }
+                Err(ProvideError::Call(error)) if error.is_handle_over() => return Err(error),
+                Err(ProvideError::Mismatch(_)) => {
+                    return Err(CallError::Unanswered(Status::FailedPrecondition));
+                }
+                Err(ProvideError::Denied(_)) => {
+                    return Err(CallError::Unanswered(Status::PermissionDenied));
+                }
+                // There is no daemon yet, or another process has the service.
+                Err(_) => {}
+            }
+            let wait = self.retry.wait(self.attempts, self.attempts.into());
+            self.attempt_at_ns = clock::deadline_ns(wait.max(RECONNECT_WAIT_MIN));
+            self.attempts = self.attempts.saturating_add(1);
+        }
+    }
+
+    /// Connects to the daemon's successor, and offers the service there. What was under way has ended.
+    fn offer_again(&mut self) -> Result<(), ProvideError> {
+        let ended = &mut self.ended;
+        self.ipc.reconnect(|asked, answer| {
+            if let (Asked::Transfer(ticket), Err(failed)) = (asked, answer) {
+                ended.insert(ticket, Err(failed.error.into()));
+            }
+        })?;
+        self.connection.replace();
+        self.arrived.clear();
+        (self.word, self.is_asking, self.has_unread_answer) = (None, false, false);
+        let offered = self.ask(method::OFFER, &self.service.to_le_bytes());
+        offered.map(drop).map_err(|error| ProvideError::refused(self.offered_service(), error))
+    }
+
+    /// The service, as errors name it.
+    fn offered_service(&self) -> OfferedService {
+        OfferedService { number: self.service, name: String::new() }
+    }
+
+    fn next_until(&mut self, deadline_ns: u64) -> Result<Option<BulkRequest>, CallError> {
         if !self.is_asking && self.arrived.is_empty() {
             self.serve(0, Status::Ok, b"")?;
         }
-        let deadline_ns = clock::deadline_ns(timeout);
         loop {
             if let Some(work) = self.arrived.pop_front() {
                 return work.map(Some);
@@ -148,15 +248,24 @@ impl BulkProvider {
     ///
     /// # Errors
     ///
-    /// [`CallError`]: the daemon is gone.
+    /// [`CallError`]: the daemon is gone, and not looked for.
     pub fn answer(
         &mut self,
         work: BulkRequest,
         status: Status,
         body: &[u8],
     ) -> Result<(), CallError> {
+        if work.connection != self.connection {
+            return Ok(());
+        }
         self.has_unread_answer = true;
-        self.serve(work.id, status, body)
+        match self.serve(work.id, status, body) {
+            Err(error) if self.is_to_look(&error) => {
+                self.has_unread_answer = false;
+                Ok(())
+            }
+            served => served,
+        }
     }
 
     /// Begins to move ranges between slices of a call and own memory, all with one end. If one of them may
@@ -164,7 +273,8 @@ impl BulkProvider {
     ///
     /// # Errors
     ///
-    /// [`CallError`]: nothing has begun. What the daemon refuses is told by [`wait`](Self::wait).
+    /// [`CallError`]: nothing has begun. [`Status::Cancelled`]: the call ended with its daemon. [`CallError::NotHeld`]: the
+    /// region is to be [renewed](Self::renew). What the daemon refuses is told by [`wait`](Self::wait).
     pub fn begin(
         &mut self,
         work: &BulkRequest,
@@ -174,6 +284,12 @@ impl BulkProvider {
     ) -> Result<Ticket, CallError> {
         if moves.len() > SLICES_MAX {
             return Err(CallError::Unanswered(Status::OutOfRange));
+        }
+        if work.connection != self.connection {
+            return Err(CallError::Unanswered(Status::Cancelled));
+        }
+        if region.connection.is_before(self.connection) {
+            return Err(CallError::NotHeld);
         }
         self.tickets += 1;
         let head = TransferHead {
@@ -245,8 +361,9 @@ impl BulkProvider {
             status: status.code(),
             reserved: [0; 5],
         };
+        self.submit(method::SERVE, &[head.as_bytes(), body], Duration::MAX, Asked::Next)?;
         self.is_asking = true;
-        self.submit(method::SERVE, &[head.as_bytes(), body], Duration::MAX, Asked::Next)
+        Ok(())
     }
 
     fn submit(
@@ -284,13 +401,15 @@ impl BulkProvider {
 
     /// Like [`poll`](Self::poll), and rests at most until `deadline_ns`.
     fn poll_until(&mut self, deadline_ns: u64) {
+        let connection = self.connection;
         let Self { ipc, arrived, ended, word: waited, is_asking, has_unread_answer, .. } = self;
         let taken = ipc.poll(|asked, answer| {
             let answer = answer.map_err(CallError::from);
             match asked {
                 Asked::Next => {
                     *is_asking = false;
-                    arrived.push_back(answer.and_then(BulkRequest::parse));
+                    arrived
+                        .push_back(answer.and_then(|bytes| BulkRequest::parse(bytes, connection)));
                 }
                 Asked::Transfer(ticket) => {
                     ended.insert(ticket, answer.and_then(word));
@@ -308,6 +427,10 @@ impl BulkProvider {
 }
 
 impl Registrar for BulkProvider {
+    fn connection(&self) -> Connection {
+        self.connection
+    }
+
     fn ask_region(&mut self, method: u16, len_bytes: u64) -> Result<u64, CallError> {
         self.ask(method, RegionHead { len_bytes: len_bytes.into() }.as_bytes())
     }
@@ -334,7 +457,7 @@ impl Drop for BulkProvider {
 }
 
 impl BulkRequest {
-    fn parse(bytes: &[u8]) -> Result<Self, CallError> {
+    fn parse(bytes: &[u8], connection: Connection) -> Result<Self, CallError> {
         let broken = || CallError::Unanswered(Status::Internal);
         let (head, rest) = BulkWorkHead::read_from_prefix(bytes).map_err(|_| broken())?;
         let (slices, body) = entries::<SliceInfo>(rest, head.slices.get()).ok_or_else(broken)?;
@@ -344,6 +467,7 @@ impl BulkRequest {
         };
         Ok(Self {
             id: head.work.get(),
+            connection,
             rank: head.rank.get(),
             method: head.method.get(),
             slices: slices.iter().map(slice).collect(),

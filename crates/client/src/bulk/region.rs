@@ -2,19 +2,55 @@
 
 use std::os::fd::BorrowedFd;
 
-use memory::{MapError, Region};
+use memory::{
+    MapError, Region,
+    sync::{AtomicU64, Ordering},
+};
 use proto::Status;
 
 use crate::CallError;
 
+/// Bytes that are copied at a time from a region to what follows it.
+const COPY_BYTES: usize = 64 << 10;
+
+/// A connection of a client or provider, which has one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Connection {
+    /// The client or provider, among all of this process.
+    handle: u64,
+    /// Its connections before this one.
+    number: u64,
+}
+
+impl Connection {
+    /// The first one of another client or provider.
+    pub(crate) fn first() -> Self {
+        static HANDLES: AtomicU64 = AtomicU64::new(0);
+        Self { handle: HANDLES.fetch_add(1, Ordering::Relaxed), number: 0 }
+    }
+
+    /// The client or provider has connected again.
+    pub(crate) fn replace(&mut self) {
+        self.number += 1;
+    }
+
+    /// Whether this was one of the same client or provider before that one.
+    pub(super) fn is_before(self, latest: Self) -> bool {
+        self.handle == latest.handle && self.number != latest.number
+    }
+}
+
 /// Memory of this process that its daemon has mapped and registered, once.
 ///
-/// It stays registered until it is [forgotten](crate::Client::forget) or the process leaves. A child that was
-/// forked must not use it: whatever it wrote, the parent's calls would carry.
+/// It stays registered until it is [forgotten](crate::Client::forget) or the process leaves, and with one daemon: after
+/// connecting again it is to be [renewed](crate::Client::renew). A child that was forked must not use it: whatever it wrote,
+/// the parent's calls would carry.
 #[derive(Debug)]
 pub struct BulkRegion {
     pub(super) region: Region,
     pub(super) id: u64,
+    /// By which the daemon got it.
+    pub(super) connection: Connection,
     len_bytes: u64,
     pid: u32,
 }
@@ -39,10 +75,24 @@ pub enum RegionError {
 
 impl BulkRegion {
     /// Memory of `len_bytes` that nobody can resize, all of it allocated. The daemon may add seals.
-    pub(super) fn make(len_bytes: u64) -> Result<Self, MapError> {
+    pub(super) fn make(len_bytes: u64, connection: Connection) -> Result<Self, MapError> {
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::memfd("copyrpc-bulk", len)?;
-        Ok(Self { region, id: 0, len_bytes, pid: std::process::id() })
+        Ok(Self { region, id: 0, connection, len_bytes, pid: std::process::id() })
+    }
+
+    /// Copies all bytes of a region of the same length.
+    pub(super) fn copy_from(&self, other: &Self) -> Result<(), RegionError> {
+        let mut bytes = vec![0; COPY_BYTES];
+        let mut at = 0;
+        while at < self.len_bytes {
+            let left = usize::try_from(self.len_bytes - at).unwrap_or(COPY_BYTES);
+            let piece = &mut bytes[..left.min(COPY_BYTES)];
+            other.read(at, piece)?;
+            self.write(at, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 
     /// The descriptor that the daemon gets.

@@ -506,6 +506,15 @@ impl<C> Pipeline<C> {
         all.any(|client| client.gone().is_none() && client.free() < client.depth())
     }
 
+    /// Calls that were [given up](Self::cancel), and hold their places until the daemon or the provider has answered: poll
+    /// meanwhile.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        let all = [&self.ipc].into_iter().chain(self.direct.all());
+        let alive = all.filter(|client| client.gone().is_none());
+        alive.map(|client| client.depth() - client.free() - client.in_flight()).sum()
+    }
+
     /// Whether the daemon is still to be told of calls that were given up.
     pub(crate) fn has_untold(&self) -> bool {
         !self.given_up.calls.is_empty()

@@ -8,6 +8,7 @@ use std::{
 use copyrpc::{
     CallError, Client, ClientConfig, Filler, HERE, InPlace, Inbound, Offer, ProvideError, Provider,
     Request, Retry, Status, To,
+    bulk::{BulkProvider, BulkRegion, BulkRequest, Direction, Move},
 };
 
 use crate::node::{Node, PATIENCE};
@@ -202,7 +203,7 @@ fn a_provider_that_is_to_give_up_does_and_one_that_is_stopped_ends_at_once() {
 fn the_next_call_with_lent_memory_is_waited_for_as_long_as_was_said() {
     let node = Node::start();
     let config = ClientConfig::default();
-    let mut provider = client::bulk::BulkProvider::offer(&node.socket(), 5, config).unwrap();
+    let mut provider = BulkProvider::offer(&node.socket(), 5, config).unwrap();
     let shortest = (0..5).map(|_| {
         let begin = Instant::now();
         assert!(provider.next(Duration::from_millis(50)).unwrap().is_none());
@@ -211,4 +212,69 @@ fn the_next_call_with_lent_memory_is_waited_for_as_long_as_was_said() {
     });
     let shortest = shortest.min().unwrap();
     assert!(shortest < Duration::from_millis(500), "{shortest:?}");
+}
+
+/// How a provider of calls that lend memory answers: by what it pulled.
+fn answer_lent(provider: &mut BulkProvider, own: &mut BulkRegion, work: BulkRequest) {
+    provider.renew(own).unwrap();
+    let len_bytes = work.slices[0].len_bytes;
+    let moves =
+        [Move { slice: 0, direction: Direction::Pull, offset: 0, local_offset: 0, len_bytes }];
+    let moved = provider.transfer(&work, own, &moves, PATIENCE).unwrap();
+    let mut pulled = vec![0; usize::try_from(moved).unwrap()];
+    own.read(0, &mut pulled).unwrap();
+    provider.answer(work, Status::Ok, &pulled).unwrap();
+}
+
+#[test]
+fn a_provider_of_calls_that_lend_memory_finds_the_next_life_of_its_daemon() {
+    let mut node = Node::start();
+    let config =
+        ClientConfig { retry: Retry::standard(), timeout: PATIENCE, ..ClientConfig::default() };
+    let mut provider = BulkProvider::offer(&node.socket(), SERVICE, config).unwrap();
+    let mut own = provider.bulk(4096).unwrap();
+    own.write(1000, b"kept").unwrap();
+    let mut client = client(&node);
+    let mut region = client.bulk(4096).unwrap();
+    region.write(0, b"lent").unwrap();
+    let to = To { rank: HERE, service: SERVICE, method: 1 };
+    thread::scope(|scope| {
+        let calling = scope.spawn(|| {
+            let slices = [region.slice(0, 4)];
+            client.call_bulk(to, b"", &slices, PATIENCE).map(<[u8]>::to_vec)
+        });
+        // A call that is under way ends with its daemon, and nobody is told the answer.
+        let work = provider.next(PATIENCE).unwrap().unwrap();
+        node.stop_daemon();
+        let gone = calling.join().unwrap().unwrap_err();
+        assert_eq!(gone.status(), Status::Unavailable, "{gone}");
+        assert_eq!(provider.next(Duration::from_millis(50)).unwrap().map(drop), None);
+        node.start_daemon();
+        // Memory is made by a daemon that was found.
+        let begin = Instant::now();
+        while provider.bulk(4096).is_err() {
+            assert!(begin.elapsed() < PATIENCE);
+            assert_eq!(provider.next(Duration::from_millis(50)).unwrap().map(drop), None);
+        }
+        assert_eq!(provider.answer(work, Status::Ok, b"too late"), Ok(()));
+    });
+    client.reconnect().unwrap();
+    let slices = [region.slice(0, 4)];
+    assert_eq!(client.call_bulk(to, b"", &slices, PATIENCE), Err(CallError::NotHeld));
+    assert!(client.renew(&mut region).unwrap());
+    assert!(!client.renew(&mut region).unwrap());
+    thread::scope(|scope| {
+        let calling = scope.spawn(|| {
+            let slices = [region.slice(0, 4)];
+            client.call_bulk(to, b"", &slices, PATIENCE).map(<[u8]>::to_vec)
+        });
+        let work = provider.next(PATIENCE).unwrap().unwrap();
+        let stale = provider.begin(&work, &own, &[], PATIENCE);
+        assert_eq!(stale, Err(CallError::NotHeld), "made with another daemon");
+        answer_lent(&mut provider, &mut own, work);
+        assert_eq!(calling.join().unwrap().as_deref(), Ok(&b"lent"[..]));
+    });
+    let mut kept = [0; 4];
+    own.read(1000, &mut kept).unwrap();
+    assert_eq!(&kept, b"kept");
 }
