@@ -73,9 +73,66 @@
 //! # }
 //! ```
 //!
+//! A result that is longer than an answer is told in [pages](Page): each answer has some of its items, and says where the
+//! next begin, so the service keeps nothing between two calls. [`pages`] and [`future_pages`] ask for one after the other:
+//!
+//! ```no_run
+//! # use copyrpc_typed::{Page, pages, service};
+//! service! {
+//!     trait Names("names"), client NamesClient, futures NamesFutures {
+//!         /// Names that begin like this, behind `after`.
+//!         fn list(begin: String, after: Option<String>) -> Page<String, String>;
+//!     }
+//! }
+//!
+//! # fn print(mut client: NamesClient) -> Result<(), copyrpc_typed::TypedError> {
+//! for names in pages(|after| client.list("a".into(), after)) {
+//!     println!("{:?}", names?);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! The calls of a `lending trait` carry slices of memory, which the service pulls from and pushes to. It is served by a
+//! [`BulkProvider`](client::bulk::BulkProvider), and handlers get a [`Lent`]:
+//!
+//! ```no_run
+//! # use copyrpc_typed::{Failure, Lent, service};
+//! use client::bulk::BulkRegion;
+//!
+//! service! {
+//!     lending trait Blocks("blocks"), client BlocksClient {
+//!         /// Keeps what the first slice has; returns its length.
+//!         fn keep(name: String) -> u64;
+//!     }
+//! }
+//!
+//! struct Memory(BulkRegion);
+//! impl Blocks for Memory {
+//!     fn keep(&mut self, lent: &mut Lent<'_>, name: String) -> Result<u64, Failure> {
+//!         lent.pull(0, &mut self.0)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> { if false {
+//! # let socket = client::Runtime::from_env()?.socket();
+//! # let config = client::ClientConfig::default();
+//! # let second = std::time::Duration::from_secs(1);
+//! let mut provider = <dyn Blocks>::offer(&socket, config)?;
+//! let mut memory = Memory(provider.bulk(1 << 20)?);
+//! while let Some(work) = provider.next(second)? {
+//!     <dyn Blocks>::answer(&mut memory, &mut provider, work)?;
+//! }
+//!
+//! // In another process, of any node:
+//! let mut blocks = BlocksClient::new(client::Client::connect(&socket, config)?, 3);
+//! let region = blocks.client().bulk(1 << 20)?;
+//! let kept = blocks.keep(&[region.slice(0, 4096)], "first".into())?;
+//! # let _ = kept; } Ok(()) }
+//! ```
+//!
 //! Names are what callers and services agree by: each stands for a number ([`client::name`]). With its first
 //! call a client also asks what the service's types are, so that a service of another version is told apart
-//! from nonsense: [`TypedError::Mismatch`].
+//! from nonsense: [`TypedError::Mismatch`]. A call that lends memory says by itself what types it means.
 //!
 //! | codec | values |
 //! |---|---|
@@ -89,7 +146,10 @@
 mod calls;
 mod codec;
 mod failure;
+mod lent;
 mod macros;
+mod method;
+mod page;
 
 pub use calls::FutureCalls;
 #[doc(hidden)]
@@ -100,6 +160,8 @@ pub use codec::Json;
 pub use codec::Postcard;
 pub use codec::{CodecError, Decode, Encode, Raw};
 pub use failure::{Failure, TypedError};
+pub use lent::Lent;
+pub use page::{FuturePages, Page, Pages, future_pages, pages};
 
 /// What a service's `dispatch_in_place` answers with, for [`Provider::serve_in_place`](client::Provider::serve_in_place).
 pub type InPlaceAnswer = client::InPlace<Box<dyn FnOnce(&mut client::Filler<'_>)>>;

@@ -10,6 +10,10 @@
 /// The methods of an `async trait` are futures, and get the context of the request; its `dispatch(handler, request)` is
 /// the future for [`Provider::run_async`](client::Provider::run_async), or for an executor that
 /// [`Provider::run`](client::Provider::run) gives it to. Clients do not see the difference.
+///
+/// The calls of a `lending trait` carry slices of memory. It has no client of futures; its `offer(socket, config)` makes a
+/// [`BulkProvider`](client::bulk::BulkProvider), its `answer(handler, provider, work)` answers a call of that, and its
+/// methods get a [`Lent`](crate::Lent). Before arguments and slices of a call go eight bytes of the types of the method.
 #[macro_export]
 macro_rules! service {
     (
@@ -162,13 +166,154 @@ macro_rules! service {
         }
     };
     (
-        @callers $vis:vis $service:ident($name:literal), $client:ident, $futures:ident, $codec:path {
+        $(#[$doc:meta])*
+        $vis:vis lending trait $service:ident($name:literal), client $client:ident {
+            $($methods:tt)*
+        }
+    ) => {
+        $crate::service! {
+            $(#[$doc])*
+            $vis lending trait $service($name), client $client, codec $crate::Postcard {
+                $($methods)*
+            }
+        }
+    };
+    (
+        $(#[$doc:meta])*
+        $vis:vis lending trait $service:ident($name:literal), client $client:ident, codec $codec:path {
             $(
                 $(#[$method_doc:meta])*
-                fn $method:ident($($argument:ident: $type:ty),*) -> $value:ty;
+                fn $method:ident($($argument:ident: $type:ty),* $(,)?) -> $value:ty;
             )*
         }
     ) => {
+        $(#[$doc])*
+        $vis trait $service {
+            $(
+                $(#[$method_doc])*
+                ///
+                /// # Errors
+                ///
+                /// What the caller is told.
+                fn $method(
+                    &mut self,
+                    lent: &mut $crate::Lent<'_>,
+                    $($argument: $type),*
+                ) -> ::core::result::Result<$value, $crate::Failure>;
+            )*
+        }
+
+        $crate::service! {
+            @named $vis $service($name) {
+                $( fn $method($($argument: $type),*) -> $value; )*
+            }
+        }
+
+        impl dyn $service {
+            /// Offers the service.
+            ///
+            /// # Errors
+            ///
+            #[doc = "`ProvideError`."]
+            #[allow(dead_code, reason = "a program may only call")]
+            $vis fn offer(
+                socket: &::std::path::Path,
+                config: $crate::client::ClientConfig,
+            ) -> ::core::result::Result<
+                $crate::client::bulk::BulkProvider,
+                $crate::client::ProvideError,
+            > {
+                $crate::glue::offer_lending(socket, $name, config)
+            }
+
+            /// Answers a call.
+            ///
+            /// # Errors
+            ///
+            #[doc = "`CallError`: the daemon is gone, and not looked for."]
+            #[allow(dead_code, reason = "a program may only call")]
+            $vis fn answer(
+                handler: &mut impl $service,
+                provider: &mut $crate::client::bulk::BulkProvider,
+                work: $crate::client::bulk::BulkRequest,
+            ) -> ::core::result::Result<(), $crate::client::CallError> {
+                $(
+                    if work.method == $crate::client::name::method_number(stringify!($method)) {
+                        const METHOD: $crate::glue::Method = $crate::glue::Method::new(
+                            stringify!($method),
+                            concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
+                        );
+                        let (status, body) =
+                            $crate::glue::answer_lending::<$codec, ($($type,)*), $value>(
+                                &METHOD,
+                                provider,
+                                &work,
+                                |lent, ($($argument,)*)| handler.$method(lent, $($argument),*),
+                            );
+                        return provider.answer(work, status, &body);
+                    }
+                )*
+                provider.answer(work, $crate::client::Status::Unimplemented, &[])
+            }
+        }
+
+        /// Calls the service, one call at a time, each with slices of memory that the service may use until it answers.
+        #[derive(Debug)]
+        $vis struct $client($crate::glue::LendingCaller);
+
+        #[allow(dead_code, reason = "a program calls what it needs")]
+        impl $client {
+            /// Calls the service on `rank`.
+            $vis fn new(client: $crate::client::Client, rank: u32) -> Self {
+                Self($crate::glue::LendingCaller::new(client, rank, $name))
+            }
+
+            /// Gives the next call a deadline of its own.
+            $vis fn within(&mut self, timeout: ::core::time::Duration) -> &mut Self {
+                self.0.within(timeout);
+                self
+            }
+
+            /// The client, which makes the regions that calls lend.
+            $vis fn client(&mut self) -> &mut $crate::client::Client {
+                self.0.client()
+            }
+
+            /// The client, for other services.
+            $vis fn into_client(self) -> $crate::client::Client {
+                self.0.into_client()
+            }
+
+            $(
+                $(#[$method_doc])*
+                ///
+                /// # Errors
+                ///
+                #[doc = "`TypedError`."]
+                $vis fn $method(
+                    &mut self,
+                    slices: &[$crate::client::bulk::Slice<'_>],
+                    $($argument: $type),*
+                ) -> ::core::result::Result<$value, $crate::TypedError> {
+                    const METHOD: $crate::glue::Method = $crate::glue::Method::new(
+                        stringify!($method),
+                        concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
+                    );
+                    self.0.call::<$codec, ($($type,)*), $value>(
+                        &METHOD,
+                        slices,
+                        &($($argument,)*),
+                    )
+                }
+            )*
+        }
+    };
+    (
+        @named $vis:vis $service:ident($name:literal) {
+            $( fn $method:ident($($argument:ident: $type:ty),*) -> $value:ty; )*
+        }
+    ) => {
+        #[allow(dead_code, reason = "a program names what it needs")]
         impl dyn $service {
             /// What the service is called.
             $vis const NAME: &'static str = $name;
@@ -179,17 +324,33 @@ macro_rules! service {
                     concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
                 )
             ),*];
-
-            /// What a provider offers.
-            $vis fn offer() -> $crate::client::Offer {
-                $crate::glue::offer($name, Self::METHODS)
-            }
         }
 
         const _: () = assert!(
             $crate::glue::are_distinct(<dyn $service>::METHODS),
             "two methods' names share a number: rename one",
         );
+    };
+    (
+        @callers $vis:vis $service:ident($name:literal), $client:ident, $futures:ident, $codec:path {
+            $(
+                $(#[$method_doc:meta])*
+                fn $method:ident($($argument:ident: $type:ty),*) -> $value:ty;
+            )*
+        }
+    ) => {
+        $crate::service! {
+            @named $vis $service($name) {
+                $( fn $method($($argument: $type),*) -> $value; )*
+            }
+        }
+
+        impl dyn $service {
+            /// What a provider offers.
+            $vis fn offer() -> $crate::client::Offer {
+                $crate::glue::offer($name, Self::METHODS)
+            }
+        }
 
         /// Calls the service, one call at a time.
         #[derive(Debug)]
