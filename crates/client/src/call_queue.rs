@@ -37,6 +37,8 @@ pub(crate) struct NewCall<T> {
     pub(crate) number: u64,
     pub(crate) to: To,
     pub(crate) deadline_ns: u64,
+    /// Number of its trace; 0: it has none.
+    pub(crate) trace: u64,
     /// What is handed back with the answer.
     pub(crate) context: T,
 }
@@ -46,6 +48,7 @@ struct Call<T> {
     number: u64,
     to: To,
     deadline_ns: u64,
+    trace: u64,
     /// Before this it is not made again; 0: it was not made yet.
     due_ns: u64,
     retries: u32,
@@ -139,6 +142,7 @@ impl<T> CallQueue<T> {
         let Some(call) = self.admit(call) else { return };
         let (number, to) = (call.number, call.to);
         let left = left(&call, clock::now_ns());
+        self.pipeline.set_trace(call.trace);
         match self.pipeline.submit_in_place_within(to, len_bytes, left, call, fill) {
             Ok(id) => drop(self.sent.insert(number, Sent { id, body: None })),
             Err(SubmitError { error, context }) => self.ended.push((context.context, Err(error))),
@@ -146,14 +150,14 @@ impl<T> CallQueue<T> {
     }
 
     fn admit(&mut self, call: NewCall<T>) -> Option<Call<T>> {
-        let NewCall { number, to, deadline_ns, context } = call;
+        let NewCall { number, to, deadline_ns, trace, context } = call;
         if self.held.len() >= HELD_MAX {
             let error = ipc::CallError::Full { depth: HELD_MAX };
             self.ended.push((context, Err(CallError::NotSent(error))));
             return None;
         }
         self.budget.earn(&self.retry);
-        Some(Call { number, to, deadline_ns, due_ns: 0, retries: 0, context })
+        Some(Call { number, to, deadline_ns, trace, due_ns: 0, retries: 0, context })
     }
 
     /// Whether a call can be sent, and the daemon be told of calls that were given up beside it.
@@ -183,6 +187,7 @@ impl<T> CallQueue<T> {
 
     fn send(&mut self, call: Call<T>, body: Vec<u8>, now_ns: u64) {
         let (number, to, left) = (call.number, call.to, left(&call, now_ns));
+        self.pipeline.set_trace(call.trace);
         match self.pipeline.submit_within(to, &body, left, call) {
             Ok(id) => {
                 let body = (self.retry.retries_max > 0).then_some(body);

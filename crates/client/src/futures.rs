@@ -46,6 +46,7 @@ const TELLING_MAX: Duration = Duration::from_millis(5);
 pub struct FutureClient {
     inner: Rc<RefCell<Inner>>,
     timeout: Duration,
+    trace: u64,
 }
 
 #[derive(Debug)]
@@ -77,7 +78,13 @@ impl FutureClient {
         let os = |source| ConnectError::Os { call: "start of the waking thread", source };
         let alarm = Alarm::start().map_err(os)?;
         let inner = Inner { queue, alarm, readable: None, next: 0, is_closed: false };
-        Ok(Self { inner: Rc::new(RefCell::new(inner)), timeout: config.timeout })
+        Ok(Self { inner: Rc::new(RefCell::new(inner)), timeout: config.timeout, trace: 0 })
+    }
+
+    /// A clone whose calls belong to the trace of this number, of which handlers are told; 0: to none.
+    #[must_use]
+    pub fn with_trace(&self, trace: u64) -> Self {
+        Self { trace, ..self.clone() }
     }
 
     /// Connects again, to the same daemon or its successor. Calls in flight end, and calls that wait for room go to it.
@@ -157,7 +164,8 @@ impl FutureClient {
                 completion.borrow_mut().answer = Some(Err(error));
             } else {
                 let context = Rc::clone(&completion);
-                push(&mut inner.queue, NewCall { number, to, deadline_ns, context });
+                let trace = self.trace;
+                push(&mut inner.queue, NewCall { number, to, deadline_ns, trace, context });
                 inner.queue.turn();
             }
             number

@@ -8,6 +8,7 @@
 //! | [`Spread`] | one of several ranks that offer a service, or all of them |
 //! | [`stream`] | results in pieces |
 //! | `tokio` | calls as futures of tokio, from any thread (feature `tokio`) |
+//! | `tower` | clients of futures as services of tower (feature `tower`) |
 //! | [`CallError`], [`Retry`] | who says that there is no answer, and when a call is made again |
 //! | [`Provider`] | answers requests for a service of this node |
 //! | [`name`] | names of services and methods, and their numbers |
@@ -42,10 +43,13 @@ mod provider;
 mod report;
 mod retry;
 pub mod runtime;
+mod spans;
 mod spread;
 pub mod stream;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 use std::{
     os::fd::AsFd as _,
@@ -211,13 +215,13 @@ impl Client {
         body: &[u8],
         timeout: Duration,
     ) -> Result<&[u8], CallError> {
-        if self.config.retry.retries_max == 0 {
-            return match self.call_once(to, body, timeout) {
-                Ok(len_bytes) => Ok(self.response(len_bytes)),
-                Err(error) => Err(error),
-            };
-        }
-        let len_bytes = self.call_retrying(to, body, timeout)?;
+        let len_bytes = spans::in_call(to, self.trace, || {
+            if self.config.retry.retries_max == 0 {
+                self.call_once(to, body, timeout)
+            } else {
+                self.call_retrying(to, body, timeout)
+            }
+        })?;
         Ok(self.response(len_bytes))
     }
 

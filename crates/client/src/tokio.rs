@@ -63,6 +63,7 @@ pub enum TokioError {
 pub struct TokioClient {
     handle: Arc<Handle>,
     timeout: Duration,
+    trace: u64,
 }
 
 /// Tells the thread when the last clone is gone.
@@ -125,7 +126,13 @@ impl TokioClient {
             .name("copyrpc-calls".into())
             .spawn(run)
             .map_err(TokioError::Thread)?;
-        Ok(Self { handle: Arc::new(Handle(shared)), timeout: config.timeout })
+        Ok(Self { handle: Arc::new(Handle(shared)), timeout: config.timeout, trace: 0 })
+    }
+
+    /// A clone whose calls belong to the trace of this number, of which handlers are told; 0: to none.
+    #[must_use]
+    pub fn with_trace(&self, trace: u64) -> Self {
+        Self { trace, ..self.clone() }
     }
 
     /// The deadline of a call that names none.
@@ -143,7 +150,9 @@ impl TokioClient {
     pub fn call_within(&self, to: To, body: &[u8], timeout: Duration) -> TokioCall {
         let shared = &self.handle.0;
         let (tell, told) = oneshot::channel();
-        let number = match shared.push(to, body, clock::deadline_ns(timeout), tell) {
+        let deadline_ns = clock::deadline_ns(timeout);
+        let call = NewCall { number: 0, to, deadline_ns, trace: self.trace, context: tell };
+        let number = match shared.push(call, body) {
             Ok(number) => Some(number),
             Err((error, tell)) => {
                 // The receiver is there: it is handed out below.
@@ -216,26 +225,20 @@ impl Shared {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a call to the thread; returns its number.
-    fn push(
-        &self,
-        to: To,
-        body: &[u8],
-        deadline_ns: u64,
-        context: Teller,
-    ) -> Result<u64, (ipc::CallError, Teller)> {
+    /// Hands a call to the thread, which gets a number; returns that.
+    fn push(&self, call: NewCall<Teller>, body: &[u8]) -> Result<u64, (ipc::CallError, Teller)> {
         if self.is_forked() {
-            return Err((ipc::CallError::ForkedHandle, context));
+            return Err((ipc::CallError::ForkedHandle, call.context));
         }
         let body = body.to_vec();
         let number = {
             let mut inbox = self.lock();
             if inbox.state == State::Closed {
-                return Err((ipc::CallError::Closed, context));
+                return Err((ipc::CallError::Closed, call.context));
             }
             inbox.latest += 1;
             let number = inbox.latest;
-            inbox.made.push_back((NewCall { number, to, deadline_ns, context }, body));
+            inbox.made.push_back((NewCall { number, ..call }, body));
             number
         };
         self.wake();

@@ -62,6 +62,8 @@
 //! |---|---|---|
 //! | [`typed`] | `typed` | services as traits: client, futures and server from one definition |
 //! | `tokio` | `tokio`, off by default | calls as futures of tokio |
+//! | `tower` | `tower`, off by default | clients of futures as services of tower |
+//! | – | `tracing`, off by default | `Inbound::span`, `RequestContext::span`, and a span around each call of a [`Client`] |
 //! | [`daemon`] | `daemon` | a daemon inside a program, and services that are functions of it |
 //! | [`nic`] | `nic` | NICs by name; the software NIC needs no hardware and no privilege |
 //! | [`rpc`] | `rpc` | calls over a NIC, without a daemon |
@@ -77,6 +79,9 @@
 #[cfg(feature = "tokio")]
 #[doc(inline)]
 pub use client::tokio;
+#[cfg(feature = "tower")]
+#[doc(inline)]
+pub use client::tower;
 pub use client::{
     CallError, CallId, Client, ClientConfig, ConnectError, Context, Filler, FutureCall,
     FutureClient, InPlace, Inbound, JobId, JobIdError, LentBytes, Offer, OfferedService, Overfull,

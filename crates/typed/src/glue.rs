@@ -84,7 +84,8 @@ pub async fn answer_async<Codec, A, V, F>(
     let outcome = match arguments::<Codec, A>(&body) {
         Ok(arguments) => {
             let mut cancelled = pin!(request.context().cancelled());
-            let mut handler = pin!(call(request.context().clone(), arguments));
+            let handler = call(request.context().clone(), arguments);
+            let mut handler = pin!(request.context().in_span(handler));
             poll_fn(|task| match cancelled.as_mut().poll(task) {
                 Poll::Ready(()) => Poll::Ready(Err(Status::Cancelled.into())),
                 Poll::Pending => handler.as_mut().poll(task),
@@ -133,7 +134,8 @@ fn value<Codec: Decode<A>, A, V>(
     request: &Inbound<'_>,
     call: impl FnOnce(A) -> Result<V, Failure>,
 ) -> Result<V, Failure> {
-    call(arguments::<Codec, A>(request.body)?)
+    let arguments = arguments::<Codec, A>(request.body)?;
+    request.in_span(|| call(arguments))
 }
 
 fn arguments<Codec: Decode<A>, A>(body: &[u8]) -> Result<A, Failure> {
