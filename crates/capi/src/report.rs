@@ -65,7 +65,7 @@ impl From<CallError> for Failure {
             CallError::Denied(_) => ORIGIN_DENIED,
             CallError::Daemon(_) => ORIGIN_DAEMON_GONE,
             CallError::NotSent(_) if error.is_daemon_gone() => ORIGIN_DAEMON_GONE,
-            CallError::NotSent(_) => ORIGIN_LIBRARY,
+            CallError::NotSent(_) | CallError::LendsTooMuch { .. } => ORIGIN_LIBRARY,
             _ => ORIGIN_DAEMON,
         };
         Self {

@@ -3,11 +3,20 @@
 mod common;
 
 use std::{
+    env, fs,
     io::{BufRead as _, BufReader},
-    process::{Child, ChildStdout, Command, Stdio},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{self, Child, ChildStdout, Command, Stdio},
+    thread,
 };
 
 use common::{Node, compile, python, root, run, tool};
+use copyrpc::{
+    JobId, Runtime,
+    daemon::{self, BackgroundDaemon},
+    nic::Selection,
+};
 
 /// A program whose lines are read, ended with the value.
 struct Running {
@@ -74,6 +83,83 @@ fn is_used(node: &mut Node, program: impl Fn(&str) -> Command) {
     service.interrupt();
     service.says("ended");
     service.ends();
+}
+
+/// Daemons of three ranks on this node, which find each other in a folder.
+fn start_ranks(folder: &Path) -> Vec<BackgroundDaemon> {
+    fs::create_dir_all(folder.join("meet")).unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    let secret = daemon::Secret::random();
+    let starting = (0..3).map(|rank: u32| {
+        let job = JobId::new("capi").unwrap();
+        let runtime = Runtime::new(folder.to_owned(), job, &rank.to_string()).unwrap();
+        let mut serving = daemon::alone(runtime);
+        serving.rank_info = daemon::RankInfo::new(rank, 3).unwrap();
+        serving.secret = secret.clone();
+        serving.config.start = daemon::config::Start::File(folder.join("meet"));
+        let nic = Selection::from_env();
+        thread::spawn(|| BackgroundDaemon::start(serving, nic, |_| Default::default()))
+    });
+    let starting: Vec<_> = starting.collect();
+    starting.into_iter().map(|it| it.join().unwrap().unwrap()).collect()
+}
+
+/// Serves on three ranks, and asks all of them, before and after one service ended and was started again.
+fn asks_three_ranks(name: &str, program: impl Fn(&str) -> Command) {
+    let folder = env::temp_dir().join(format!("copyrpc-capi-{name}-{}", process::id()));
+    let daemons = start_ranks(&folder);
+    let command = |does: &str, rank: usize| {
+        let mut command = program(does);
+        command.env("COPYRPC_RUNTIME_DIR", &folder).env("COPYRPC_JOB", "capi");
+        command.env("COPYRPC_INSTANCE", rank.to_string());
+        command
+    };
+    let serve = |rank| {
+        let mut service = Running::start(command("serve", rank));
+        service.says("serving");
+        service
+    };
+    let mut services: Vec<_> = (0..3).map(serve).collect();
+    for _ in 0..2 {
+        let told = run(&mut command("ask", 1));
+        for rank in 0..3 {
+            let line = format!("rank {rank} of 3, seen from 1");
+            assert!(told.contains(&line), "no {line}: {told}");
+        }
+        let mut last = services.pop().unwrap();
+        last.interrupt();
+        last.says("ended");
+        last.ends();
+        services.push(serve(2));
+    }
+    drop(services);
+    drop(daemons);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn the_metadata_service_in_python_runs_on_three_ranks() {
+    if python().is_none() {
+        return;
+    }
+    asks_three_ranks("ranks-py", |does| {
+        let mut command = python().unwrap();
+        command.arg(root().join("examples/metadata.py")).arg(does);
+        command
+    });
+}
+
+#[test]
+fn the_metadata_service_in_c_runs_on_three_ranks() {
+    let Some(compiler) = tool("cc") else { return };
+    let folder = env::temp_dir().join(format!("copyrpc-capi-ranks-built-{}", process::id()));
+    let built = compile(compiler, &root().join("examples/metadata.c"), &folder);
+    asks_three_ranks("ranks-c", |does| {
+        let mut command = Command::new(&built);
+        command.arg(does);
+        command
+    });
+    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use core::fmt;
 
-use proto::Status;
+use proto::{Status, bulk::SLICES_MAX};
 
 use crate::{
     To,
+    bulk::message::BODY_BYTES_MAX,
     message::{DAEMON, HERE, origin},
 };
 
@@ -17,7 +18,7 @@ use crate::{
 /// | [`NoService`](Self::NoService), [`NoRank`](Self::NoRank), [`NotHeld`](Self::NotHeld), [`Denied`](Self::Denied), [`Refused`](Self::Refused) | a daemon | no |
 /// | [`Unanswered`](Self::Unanswered) | a daemon | perhaps |
 /// | [`Daemon`](Self::Daemon) | this process: the own daemon does not answer | perhaps |
-/// | [`NotSent`](Self::NotSent) | this process | no |
+/// | [`LendsTooMuch`](Self::LendsTooMuch), [`NotSent`](Self::NotSent) | this process | no |
 ///
 /// ```
 /// # use copyrpc_client as copyrpc;
@@ -64,6 +65,17 @@ pub enum CallError {
     /// The daemon of this node did not answer. It may have been executed.
     #[error("the daemon of this node: {0}")]
     Daemon(ipc::CallError),
+    /// A call that [lends memory](crate::bulk) has more slices or a longer body than there may be. It was not executed.
+    #[error(
+        "a call that lends memory has at most {SLICES_MAX} slices and a body of {BODY_BYTES_MAX} B, not {slices} and \
+         {body_bytes} B; lend fewer, or put the body in a slice"
+    )]
+    LendsTooMuch {
+        /// The slices of the call.
+        slices: usize,
+        /// Length of its body.
+        body_bytes: usize,
+    },
     /// Nothing was sent to the daemon of this node. It was not executed.
     #[error("nothing was sent to the daemon of this node: {}", Unsent(.0))]
     NotSent(ipc::CallError),
@@ -156,6 +168,7 @@ impl CallError {
             Self::NoMethod(_) | Self::NoService(_) => Status::Unimplemented,
             Self::NoRank(_) | Self::NotHeld => Status::NotFound,
             Self::Denied(_) => Status::PermissionDenied,
+            Self::LendsTooMuch { .. } => Status::OutOfRange,
             Self::Refused(status) | Self::Unanswered(status) => *status,
             Self::Daemon(error) | Self::NotSent(error) => match error {
                 ipc::CallError::Deadline => Status::DeadlineExceeded,
@@ -178,6 +191,7 @@ impl CallError {
             | Self::NotHeld
             | Self::Denied(_)
             | Self::Refused(_)
+            | Self::LendsTooMuch { .. }
             | Self::NotSent(_) => true,
         }
     }

@@ -87,6 +87,7 @@ impl Retry {
                 | CallError::NoMethod(_)
                 | CallError::NoRank(_)
                 | CallError::NotHeld
+                | CallError::LendsTooMuch { .. }
                 | CallError::Denied(_) => false,
             }
     }

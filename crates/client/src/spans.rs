@@ -4,7 +4,9 @@
 #[cfg(feature = "tracing")]
 use tracing::{Instrument as _, Span, debug_span, field, info_span};
 
-use crate::{Context, Inbound, RequestContext, To};
+#[cfg(feature = "tracing")]
+use crate::Context;
+use crate::{Inbound, RequestContext, To};
 
 #[cfg(feature = "tracing")]
 fn request_span(rank: u32, method: u16, context: Option<Context>) -> Span {

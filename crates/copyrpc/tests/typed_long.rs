@@ -209,10 +209,17 @@ fn methods_move_the_memory_that_their_calls_lend() {
     assert!(none.to_string().contains("the call lends no slice 0"), "{none}");
     let long = blocks.say(&[], 2048).unwrap_err();
     assert_eq!(long.status(), Status::OutOfRange);
-    assert!(long.to_string().contains("2050 B is longer than the 2048 B"), "{long}");
+    let words = long.to_string();
+    assert!(
+        words.contains("2050 B is longer than the 2048 B") && words.contains("slice"),
+        "{long}"
+    );
     assert_eq!(blocks.say(&[], 2000).unwrap().len(), 2000);
     let long = blocks.keep(&[first], "a".repeat(2048)).unwrap_err();
-    assert!(matches!(long, TypedError::Encode(_)), "{long}");
+    assert!(long.to_string().contains("a body of 2048 B, not 1 and 2058 B"), "{long}");
+    let many = blocks.keep(&[first; 65], "page".into()).unwrap_err();
+    assert!(many.to_string().contains("at most 64 slices"), "{many}");
+    assert_eq!((long.status(), many.status()), (Status::OutOfRange, Status::OutOfRange));
 
     // Types are compared with each call, unless a program does not know them.
     let mut other = later::BlocksClient::new(blocks.into_client(), HERE);

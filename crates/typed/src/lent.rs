@@ -4,14 +4,11 @@ use std::{path::Path, time::Duration};
 
 use client::{
     CallError, Client, ClientConfig, ProvideError, ServiceError, Status, To,
-    bulk::{
-        BulkError, BulkProvider, BulkRegion, BulkRequest, Direction, Move, Slice, SliceLen,
-        message::BODY_BYTES_MAX,
-    },
+    bulk::{BulkError, BulkProvider, BulkRegion, BulkRequest, Direction, Move, Slice, SliceLen},
     name,
 };
 
-use crate::{CodecError, Decode, Encode, Failure, TypedError, method::Method};
+use crate::{Decode, Encode, Failure, TypedError, method::Method};
 
 /// The answer to a call whose caller means other types.
 const MISMATCH: &[u8] = b"the service means other types by this method";
@@ -141,13 +138,6 @@ fn bytes<Codec: Encode<V>, V>(value: &V) -> Result<Vec<u8>, Failure> {
     let mut body = Vec::new();
     Codec::encode(value, &mut body)
         .map_err(|error| Failure::new(Status::Internal, format!("the answer: {error}")))?;
-    if body.len() > BODY_BYTES_MAX {
-        let words = format!(
-            "an answer of {} B is longer than the {BODY_BYTES_MAX} B of a call that lends memory: push to a slice",
-            body.len()
-        );
-        return Err(Failure::new(Status::OutOfRange, words));
-    }
     Ok(body)
 }
 
@@ -201,13 +191,6 @@ impl LendingCaller {
         let timeout = self.timeout.take().unwrap_or(self.client.timeout());
         let mut body = method.fingerprint.to_le_bytes().to_vec();
         Codec::encode(arguments, &mut body).map_err(TypedError::Encode)?;
-        if body.len() > BODY_BYTES_MAX {
-            let words = format!(
-                "{} B are longer than the {BODY_BYTES_MAX} B of a call that lends memory: put them in a slice",
-                body.len()
-            );
-            return Err(TypedError::Encode(CodecError(words.into())));
-        }
         let to = To { rank: self.rank, service: self.service, method: method.number };
         match self.client.call_bulk(to, &body, slices, timeout) {
             Ok(answer) => Codec::decode(answer).map_err(TypedError::Decode),

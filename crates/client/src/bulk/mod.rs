@@ -235,8 +235,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`CallError`]; [`Status::OutOfRange`] for a slice outside its region, more than 64 slices, or a body
-    /// of more than 2048 bytes; [`Status::FailedPrecondition`] for a slice that is still lent; [`CallError::NotHeld`] for
+    /// [`CallError`]; [`Status::OutOfRange`] for a slice outside its region; [`CallError::LendsTooMuch`] for more than 64
+    /// slices, or a body of more than 2048 bytes; [`Status::FailedPrecondition`] for a slice that is still lent; [`CallError::NotHeld`] for
     /// one of a region that is to be [renewed](Self::renew).
     pub fn call_bulk(
         &mut self,
@@ -246,7 +246,8 @@ impl Client {
         timeout: Duration,
     ) -> Result<&[u8], CallError> {
         if slices.len() > SLICES_MAX || body.len() > BODY_BYTES_MAX {
-            return Err(CallError::Unanswered(Status::OutOfRange));
+            let (slices, body_bytes) = (slices.len(), body.len());
+            return Err(CallError::LendsTooMuch { slices, body_bytes });
         }
         if slices.iter().any(|slice| slice.region.connection.is_before(self.connection)) {
             return Err(CallError::NotHeld);

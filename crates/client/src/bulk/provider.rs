@@ -16,8 +16,8 @@ use crate::{
     bulk::{
         BulkError, BulkRegion, Connection, Move, Registrar, daemon_head,
         message::{
-            BulkServeHead, BulkWorkHead, IS_WRITABLE, MoveHead, RegionHead, SliceInfo,
-            TransferHead, entries, method,
+            BODY_BYTES_MAX, BulkServeHead, BulkWorkHead, IS_WRITABLE, MoveHead, RegionHead,
+            SliceInfo, TransferHead, entries, method,
         },
         word, word_or_zero,
     },
@@ -244,7 +244,8 @@ impl BulkProvider {
         }
     }
 
-    /// Answers a call. Transfers for it that are under way come to an end first, and begin no more.
+    /// Answers a call. Transfers for it that are under way come to an end first, and begin no more. An answer of more than
+    /// 2048 bytes becomes [`Status::OutOfRange`], with words about that.
     ///
     /// # Errors
     ///
@@ -258,6 +259,13 @@ impl BulkProvider {
         if work.connection != self.connection {
             return Ok(());
         }
+        let words;
+        let (status, body) = if body.len() > BODY_BYTES_MAX {
+            words = too_long(body.len());
+            (Status::OutOfRange, words.as_bytes())
+        } else {
+            (status, body)
+        };
         self.has_unread_answer = true;
         match self.serve(work.id, status, body) {
             Err(error) if self.is_to_look(&error) => {
@@ -454,6 +462,14 @@ impl Drop for BulkProvider {
             self.poll();
         }
     }
+}
+
+/// The words for a caller whose answer is longer than such a call carries.
+fn too_long(len_bytes: usize) -> String {
+    format!(
+        "its answer of {len_bytes} B is longer than the {BODY_BYTES_MAX} B that a call which lends memory carries: push \
+         it to a slice"
+    )
 }
 
 impl BulkRequest {
