@@ -74,6 +74,26 @@ fn server_and_client_find_the_daemon_and_each_other() {
     fs::remove_dir_all(folder).expect("no longer used");
 }
 
+#[test]
+fn memory_that_a_call_lends_comes_back_turned() {
+    let folder = env::temp_dir().join(format!("copyrpc-examples-lend-{}", process::id()));
+    let job = JobId::new("default").expect("a name");
+    let runtime = Runtime::new(folder.clone(), job, "").expect("a short path");
+    let alone = daemon::alone(runtime);
+    let daemon = BackgroundDaemon::start(alone, Selection::from_env(), |_| Default::default());
+    let daemon = daemon.expect("a daemon");
+    let mut command = example("lend", &folder);
+    let mut service = Running(command.arg("serve").spawn().expect("cargo build --examples"));
+    assert_eq!(first_line(&mut service), "service 17 is offered");
+    for _ in 0..2 {
+        let told = example("lend", &folder).stderr(Stdio::inherit()).output().expect("a program");
+        assert_eq!(String::from_utf8_lossy(&told.stdout), "turned\ndlrow ,olleh\n");
+    }
+    drop(service);
+    daemon.stop().expect("it has served");
+    fs::remove_dir_all(folder).expect("no longer used");
+}
+
 /// Daemons of three ranks on this node, which find each other in a folder.
 fn start_ranks(folder: &Path) -> Vec<BackgroundDaemon> {
     let meet = folder.join("meet");
