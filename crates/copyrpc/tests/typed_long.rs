@@ -170,7 +170,7 @@ fn pages_of_a_result_are_asked_for_by_every_client() {
     // A program without the definition reads where the next page begins.
     let mut client = node.client();
     let (service, method) = (name::service_number("names"), name::method_number("list"));
-    let told = client.call(HERE, service, method, b"[997]").unwrap();
+    let told = client.call(To::new(HERE, service, method), b"[997]").unwrap();
     assert_eq!(told, br#"{"items":["file 998","file 999"],"next":null}"#);
     stop.stop();
     serving.join().unwrap().unwrap();
@@ -202,7 +202,11 @@ fn methods_move_the_memory_that_their_calls_lend() {
 
     // Whoever says that there is no answer, and why.
     let absent = blocks.give(&[second], "absent".into()).unwrap_err();
-    assert_eq!(absent.to_string(), "the service says: not found: absent");
+    let words = absent.to_string();
+    assert!(
+        words.starts_with("`blocks.give`: ") && words.ends_with("not found: absent"),
+        "{words}"
+    );
     let read_only = blocks.give(&[first], "page".into()).unwrap_err();
     assert_eq!(read_only.status(), Status::PermissionDenied, "{read_only}");
     let none = blocks.keep(&[], "page".into()).unwrap_err();

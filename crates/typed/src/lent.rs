@@ -146,7 +146,7 @@ fn bytes<Codec: Encode<V>, V>(value: &V) -> Result<Vec<u8>, Failure> {
 pub struct LendingCaller {
     client: Client,
     rank: u32,
-    service: u16,
+    name: &'static str,
     /// Of the next call alone.
     timeout: Option<Duration>,
 }
@@ -154,8 +154,8 @@ pub struct LendingCaller {
 impl LendingCaller {
     /// Calls the service of this name on `rank`.
     #[must_use]
-    pub fn new(client: Client, rank: u32, name: &str) -> Self {
-        Self { client, rank, service: name::service_number(name), timeout: None }
+    pub fn new(client: Client, rank: u32, name: &'static str) -> Self {
+        Self { client, rank, name, timeout: None }
     }
 
     /// Gives the next call a deadline of its own.
@@ -191,14 +191,14 @@ impl LendingCaller {
         let timeout = self.timeout.take().unwrap_or(self.client.timeout());
         let mut body = method.fingerprint.to_le_bytes().to_vec();
         Codec::encode(arguments, &mut body).map_err(TypedError::Encode)?;
-        let to = To { rank: self.rank, service: self.service, method: method.number };
+        let to = To::new(self.rank, name::service_number(self.name), method.number);
         match self.client.call_bulk(to, &body, slices, timeout) {
             Ok(answer) => Codec::decode(answer).map_err(TypedError::Decode),
             Err(CallError::Service(ServiceError {
                 status: Status::FailedPrecondition,
                 detail,
             })) if &*detail == MISMATCH => Err(TypedError::Mismatch { method: method.name }),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(TypedError::Call { service: self.name, method: method.name, error }),
         }
     }
 }
