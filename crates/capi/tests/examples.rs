@@ -9,11 +9,12 @@ use std::{
     path::Path,
     process::{self, Child, ChildStdout, Command, Stdio},
     thread,
+    time::{Duration, Instant},
 };
 
 use common::{Node, compile, python, root, run, tool};
 use copyrpc::{
-    JobId, Runtime,
+    Client, ClientConfig, JobId, Runtime,
     daemon::{self, BackgroundDaemon},
     nic::Selection,
 };
@@ -101,7 +102,16 @@ fn start_ranks(folder: &Path) -> Vec<BackgroundDaemon> {
         thread::spawn(|| BackgroundDaemon::start(serving, nic, |_| Default::default()))
     });
     let starting: Vec<_> = starting.collect();
-    starting.into_iter().map(|it| it.join().unwrap().unwrap()).collect()
+    let daemons = starting.into_iter().map(|it| it.join().unwrap().unwrap()).collect();
+    // A call to a rank that is not up yet is refused.
+    let runtime = Runtime::new(folder.to_owned(), JobId::new("capi").unwrap(), "1").unwrap();
+    let mut client = Client::connect(&runtime.socket(), ClientConfig::default()).unwrap();
+    let begin = Instant::now();
+    while (0..3).any(|rank| client.ping(rank, b"").is_err()) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the ranks do not come up");
+        thread::sleep(Duration::from_millis(1));
+    }
+    daemons
 }
 
 /// Serves on three ranks, and asks all of them, before and after one service ended and was started again.

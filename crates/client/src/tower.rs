@@ -2,10 +2,10 @@
 //!
 //! ```no_run
 //! # use copyrpc_client::{FutureClient, To, tower::CallRequest};
-//! # use tower_service::Service as _;
+//! # use tower_service::Service;
 //! # async fn run(mut client: FutureClient) -> Result<(), Box<dyn std::error::Error>> {
 //! let request = CallRequest::new(To { rank: 3, service: 17, method: 1 }, b"hello");
-//! let answer = client.call(request).await?;
+//! let answer = Service::call(&mut client, request).await?;
 //! # let _ = answer; Ok(()) }
 //! ```
 
