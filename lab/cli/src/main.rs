@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! copyrpc-lab bench kv      a key-value store over every way to call another node
+//! copyrpc-lab bench clients what users write, in each form and language
 //! copyrpc-lab bench limit   what the machine can do
 //! copyrpc-lab bench verbs   what a NIC makes of it
 //! copyrpc-lab bench rpc     what calls cost on top
@@ -33,6 +34,8 @@ use measure::cores::CoresError;
 mod args;
 #[cfg(feature = "layers")]
 mod bench;
+#[cfg(feature = "clients")]
+mod clients;
 mod help;
 mod kv;
 #[cfg(feature = "nic-report")]
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "layers")]
         Command::BenchPeer => true,
         Command::KvProcess => true,
+        #[cfg(feature = "clients")]
+        Command::BenchClient { .. } => true,
         _ => false,
     };
     if !is_child {
@@ -86,6 +91,8 @@ fn kind_of(error: &anyhow::Error) -> Option<FailureKind> {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
+        #[cfg(feature = "clients")]
+        Command::Bench { which: BenchCommand::Clients(args) } => clients::run(&args),
         #[cfg(feature = "layers")]
         Command::Bench { which: BenchCommand::Layer(which) } => bench::run(&which),
         Command::Report(args) => kv::report(&args),
@@ -98,6 +105,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         #[cfg(feature = "layers")]
         Command::BenchPeer => bench::peer(),
         Command::KvProcess => kv::child(),
+        #[cfg(feature = "clients")]
+        Command::BenchClient { arguments } => clients::client(&arguments),
     }
 }
 
