@@ -12,6 +12,7 @@
 //! copyrpc-lab bench long    what a call with long bodies costs
 //! copyrpc-lab report        results of benchmarks, shown again or compared
 //! copyrpc-lab sim dct       measurements of a DC transport, simulated
+//! copyrpc-lab sim curve     calls over clients per node, each with a core
 //! copyrpc-lab sim cluster   daemons and clients in virtual time, with faults
 //! copyrpc-lab uverbs run    a verbs program, unmodified, on the software NIC
 //! copyrpc-lab nic-report    a NIC for people who do not have it
