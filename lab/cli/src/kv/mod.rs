@@ -44,6 +44,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     let stop = stop_at_signal()?;
     let mut results = Results { header: header(&configs)?, runs: Vec::new() };
     let mut bar = progress::Bar::new(&configs, plan.rounds_min());
+    let mut time = None;
     let outcome = session::run(&configs, plan, &launcher, &mut led.hosts, &stop, &mut |progress| {
         match progress {
             Progress::Live { config, round, live } => bar.show(config, round, live),
@@ -51,10 +52,14 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
                 bar.done(&record);
                 results.runs.push(*record);
             }
+            Progress::Over(spent) => time = Some(spent),
         }
     });
     bar.finish();
     let ended = led.end();
+    if let Some(time) = time {
+        say(format_args!("{time}"));
+    }
     // What was measured before a failure stands.
     let written = if results.runs.is_empty() {
         output.discard();
