@@ -2,6 +2,7 @@
 
 mod args;
 mod hosts;
+mod libucp;
 mod output;
 mod progress;
 
@@ -28,6 +29,7 @@ pub(crate) const CHILD_OF_KV: &str = "kv-process";
 
 /// `copyrpc-lab bench kv`.
 pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
+    args.ucx.as_deref().map_or(Ok(()), libucp::prefer)?;
     let here = if args.hosts { Some(hosts::Here::of(args)?) } else { None };
     let configs = configs(args, here.as_ref().map_or(1, hosts::Here::count))?;
     let mut launcher = Launcher::this_program(CHILD_OF_KV)?;
