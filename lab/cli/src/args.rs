@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand};
 
 #[cfg(feature = "layers")]
 use crate::bench::args::{LayerCommand, PEER_COMMAND};
+#[cfg(feature = "clients")]
+use crate::clients::{CLIENT_COMMAND, ClientsArgs};
 #[cfg(feature = "nic-report")]
 use crate::nic_report::NicReportArgs;
 #[cfg(feature = "sim")]
@@ -66,6 +68,10 @@ pub(crate) enum Command {
     /// A process of `bench kv`; started by it.
     #[command(name = CHILD_OF_KV, hide = true)]
     KvProcess,
+    /// A client of `bench clients`; started by it.
+    #[cfg(feature = "clients")]
+    #[command(name = CLIENT_COMMAND, hide = true)]
+    BenchClient { arguments: Vec<String> },
 }
 
 #[derive(Debug, Subcommand)]
@@ -73,6 +79,10 @@ pub(crate) enum BenchCommand {
     /// A key-value store over every way to call another node.
     #[command(after_help = KV_EXAMPLES)]
     Kv(Box<KvArgs>),
+    /// Clients in each form and language that users write, beside the fastest.
+    #[cfg(feature = "clients")]
+    #[command(after_help = crate::clients::EXAMPLES)]
+    Clients(ClientsArgs),
     #[cfg(feature = "layers")]
     #[command(flatten)]
     Layer(LayerCommand),

@@ -3,6 +3,7 @@
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   copyrpc-lab bench kv                      a key-value store over every backend
+  copyrpc-lab bench clients                 clients in Rust, C and Python
   copyrpc-lab bench limit                   how fast two cores here can talk
   copyrpc-lab bench verbs --quick           the NIC, in some seconds
   copyrpc-lab bench rpc                     calls between two processes

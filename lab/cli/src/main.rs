@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! copyrpc-lab bench kv      a key-value store over every way to call another node
+//! copyrpc-lab bench clients what users write, in each form and language
 //! copyrpc-lab bench limit   what the machine can do
 //! copyrpc-lab bench verbs   what a NIC makes of it
 //! copyrpc-lab bench rpc     what calls cost on top
@@ -11,6 +12,7 @@
 //! copyrpc-lab bench long    what a call with long bodies costs
 //! copyrpc-lab report        results of benchmarks, shown again or compared
 //! copyrpc-lab sim dct       measurements of a DC transport, simulated
+//! copyrpc-lab sim curve     calls over clients per node, each with a core
 //! copyrpc-lab sim cluster   daemons and clients in virtual time, with faults
 //! copyrpc-lab uverbs run    a verbs program, unmodified, on the software NIC
 //! copyrpc-lab nic-report    a NIC for people who do not have it
@@ -33,6 +35,8 @@ use measure::cores::CoresError;
 mod args;
 #[cfg(feature = "layers")]
 mod bench;
+#[cfg(feature = "clients")]
+mod clients;
 mod help;
 mod kv;
 #[cfg(feature = "nic-report")]
@@ -55,6 +59,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "layers")]
         Command::BenchPeer | Command::BenchCaller => true,
         Command::KvProcess => true,
+        #[cfg(feature = "clients")]
+        Command::BenchClient { .. } => true,
         _ => false,
     };
     if !is_child {
@@ -86,6 +92,8 @@ fn kind_of(error: &anyhow::Error) -> Option<FailureKind> {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
+        #[cfg(feature = "clients")]
+        Command::Bench { which: BenchCommand::Clients(args) } => clients::run(&args),
         #[cfg(feature = "layers")]
         Command::Bench { which: BenchCommand::Layer(which) } => bench::run(&which),
         Command::Report(args) => kv::report(&args),
@@ -100,6 +108,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         #[cfg(feature = "layers")]
         Command::BenchCaller => Ok(::bench::calls::serve_caller()?),
         Command::KvProcess => kv::child(),
+        #[cfg(feature = "clients")]
+        Command::BenchClient { arguments } => clients::client(&arguments),
     }
 }
 

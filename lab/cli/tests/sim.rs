@@ -255,3 +255,17 @@ fn sim_steady_compares_starts() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("perturbed") && text.contains("seed 1"), "{text}");
 }
+
+#[test]
+fn sim_curve_repeats_itself_and_draws_what_it_shows() {
+    let path = std::env::temp_dir().join(format!("copyrpc-lab-curve-{}.svg", std::process::id()));
+    let options = ["curve", "--clients", "2,16", "--svg", path.to_str().unwrap()];
+    let [first, again] = [(); 2].map(|()| sim(&options));
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    assert_eq!(first.stdout, again.stdout);
+    let text = String::from_utf8_lossy(&first.stdout);
+    assert!(text.contains("simulated: 2 nodes") && text.contains("599 ns"), "{text}");
+    let picture = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(picture.contains("delegation, simulated"), "the picture says that it is simulated");
+}

@@ -10,7 +10,7 @@ const ROWS: [&[&str]; 5] = [
     &["mlx5", "ibverbs", "ucp", "softnic", "tcp", "inproc", "ipc", "pmix"],
     &["nics", "rpc", "erpc", "scalerpc", "protocols", "client", "typed", "bootstrap", "daemon"],
     &["measure", "bench", "kv", "sim"],
-    &["copyrpc", "command", "uverbs", "preload", "cli", "capi", "lab"],
+    &["copyrpc", "command", "uverbs", "preload", "cli", "capi", "clients", "lab"],
 ];
 
 /// The folder of the laboratory: crates that no service links, and no installed command.

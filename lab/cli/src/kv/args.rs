@@ -48,6 +48,9 @@ pub(crate) struct KvArgs {
     switch: Vec<(String, Vec<String>)>,
     #[command(flatten)]
     pub(super) nic: KnobFlags<NicKnobs>,
+    /// Folder of another libucp.so.0 than the system's, for ucx-am: the table names its version.
+    #[arg(long, value_name = "DIR", help_heading = "System")]
+    pub(super) ucx: Option<PathBuf>,
     /// Nodes are hosts: a launcher (mpirun, srun) has started this command once on each, or COPYRPC_RANK and
     /// COPYRPC_SIZE say so, with COPYRPC_RENDEZVOUS and COPYRPC_SECRET_FILE. Rank 0 shows the result.
     #[arg(long, help_heading = "System")]

@@ -2,6 +2,7 @@
 
 mod args;
 mod hosts;
+mod libucp;
 mod output;
 mod progress;
 
@@ -28,6 +29,7 @@ pub(crate) const CHILD_OF_KV: &str = "kv-process";
 
 /// `copyrpc-lab bench kv`.
 pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
+    args.ucx.as_deref().map_or(Ok(()), libucp::prefer)?;
     let here = if args.hosts { Some(hosts::Here::of(args)?) } else { None };
     let configs = configs(args, here.as_ref().map_or(1, hosts::Here::count))?;
     let mut launcher = Launcher::this_program(CHILD_OF_KV)?;
@@ -44,6 +46,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     let stop = stop_at_signal()?;
     let mut results = Results { header: header(&configs)?, runs: Vec::new() };
     let mut bar = progress::Bar::new(&configs, plan.rounds_min());
+    let mut time = None;
     let outcome = session::run(&configs, plan, &launcher, &mut led.hosts, &stop, &mut |progress| {
         match progress {
             Progress::Live { config, round, live } => bar.show(config, round, live),
@@ -51,10 +54,14 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
                 bar.done(&record);
                 results.runs.push(*record);
             }
+            Progress::Over(spent) => time = Some(spent),
         }
     });
     bar.finish();
     let ended = led.end();
+    if let Some(time) = time {
+        say(format_args!("{time}"));
+    }
     // What was measured before a failure stands.
     let written = if results.runs.is_empty() {
         output.discard();

@@ -4,6 +4,7 @@ mod bistability;
 mod cluster;
 mod compared;
 mod constants;
+mod curve;
 mod many;
 mod progress;
 mod prototypes;
@@ -67,6 +68,9 @@ pub(crate) enum SimCommand {
     /// Production daemons with a machine's times: whether they do as much however they began.
     #[command(after_help = steady::HELP)]
     Steady(steady::SteadyArgs),
+    /// Calls per second over clients per node, each with a core: the curve of `bench kv`, simulated.
+    #[command(after_help = curve::HELP)]
+    Curve(curve::CurveArgs),
     /// ScaleRPC beside a pool per client, on a NIC that keeps few connections.
     #[command(after_help = scalerpc::HELP)]
     Scalerpc(scalerpc::ScalerpcArgs),
@@ -110,6 +114,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Seeds(args) => seeds::run(args),
         SimCommand::Sensitivity(args) => sensitivity::run(args),
         SimCommand::Steady(args) => steady::run(args),
+        SimCommand::Curve(args) => curve::run(args),
         SimCommand::Scalerpc(args) => scalerpc::run(args),
         SimCommand::Prototypes(args) => prototypes::run(args),
         SimCommand::Cluster(args) => cluster::run(args),

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
     os::unix::process::CommandExt as _,
+    path::Path,
     process::{Command, Output, Stdio},
 };
 
@@ -138,6 +139,40 @@ fn bench_kv_measures_ucx_beside_tcp() {
         assert!(row_of(table, backend).is_some(), "{backend} in {table}");
     }
     assert!(table.contains("ucx-am: UCX "), "the rival's version: {table}");
+}
+
+/// Another libucp than the system's: the one of the folder that is named, or none.
+#[test]
+fn bench_kv_takes_libucp_from_the_folder_that_is_named() {
+    let folder = Folder::new("libucp");
+    let kv = |library: &Path, backends: &str| {
+        let mut command = copyrpc_lab(&["bench", "kv", "--quick", "--force", "--ucx"]);
+        command.arg(library).args(["--backend", backends, "--out", folder.path()]);
+        command.output().unwrap()
+    };
+    let libraries = Path::new(folder.path()).join("lib");
+    fs::create_dir_all(&libraries).unwrap();
+    let none = kv(&libraries, "ucx-am,tcp");
+    assert_eq!(none.status.code(), Some(2));
+    assert!(text(&none.stderr).contains("there is no libucp.so.0"), "{}", text(&none.stderr));
+
+    let library = libraries.join("libucp.so.0");
+    fs::write(&library, "no library").unwrap();
+    let broken = kv(&libraries, "ucx-am,tcp");
+    assert_eq!(broken.status.code(), Some(2), "it does not load, or the linker takes another one");
+    assert!(text(&broken.stderr).contains("--ucx"), "{}", text(&broken.stderr));
+
+    let known = std::process::Command::new("/sbin/ldconfig").arg("-p").output();
+    let known = known.map(|told| text(&told.stdout).to_owned()).unwrap_or_default();
+    let line = known.lines().find(|line| line.trim_start().starts_with("libucp.so.0 "));
+    let Some((_, system)) = line.and_then(|line| line.split_once(" => ")) else {
+        return eprintln!("skipped: libucp.so.0, which is in libucx0");
+    };
+    fs::remove_file(&library).unwrap();
+    std::os::unix::fs::symlink(system, &library).unwrap();
+    let run = kv(&libraries, "ucx-am,tcp");
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("ucx-am: UCX "), "{}", text(&run.stdout));
 }
 
 /// Two results of one second are kept, each in a folder of its own.

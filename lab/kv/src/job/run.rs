@@ -26,11 +26,11 @@ use crate::{
 };
 
 /// From the order to begin until the first call: every child has to have heard it.
-const LEAD_TIME: Duration = Duration::from_millis(30);
+const LEAD_TIME: Duration = Duration::from_millis(20);
 /// The same, if messages travel to other hosts.
 const LEAD_TIME_OF_HOSTS: Duration = Duration::from_millis(300);
 /// More of either, for each process.
-const LEAD_TIME_PER_PROCESS: Duration = Duration::from_micros(400);
+const LEAD_TIME_PER_PROCESS: Duration = Duration::from_micros(200);
 /// Times that an interval is measured again because a process heard of it too late, at most.
 const REPEATS_MAX: u32 = 4;
 /// Shortest time to warm up, in ms.

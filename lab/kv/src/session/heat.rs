@@ -1,10 +1,13 @@
 //! The contestants of one workload, and the trial that finds how each waits best.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use measure::stats;
 
-use super::SessionError;
+use super::{
+    SessionError,
+    spent::{TimeSpent, timed},
+};
 use crate::{
     backend::Kind,
     job::{self, Config, JobError, Launcher, Live, RunningJob, hosts::Hosts},
@@ -13,7 +16,8 @@ use crate::{
     workload::Verify,
 };
 
-/// Intervals of each way to wait in the trial, at most: enough for the median to leave out one stroke of bad luck.
+/// Intervals of each way to wait in the trial, at most. The way that is ahead in most of them is the best, so that one
+/// stroke of bad luck decides nothing.
 const TRIALS: usize = 3;
 /// One way is the best after one interval of each if it makes so many times the calls of the next: the pace of a machine
 /// rarely changes by as much between two intervals.
@@ -43,11 +47,14 @@ pub(super) struct Heat<'a> {
     launcher: &'a Launcher,
     hosts: &'a mut Hosts,
     contestants: Vec<Contestant<'a>>,
+    /// Where its time went, but for probes.
+    pub(super) spent: TimeSpent,
 }
 
 impl<'a> Heat<'a> {
     pub(super) fn new(configs: &'a [Config], launcher: &'a Launcher, hosts: &'a mut Hosts) -> Self {
-        Self { configs, launcher, hosts, contestants: Vec::new() }
+        let spent = TimeSpent::default();
+        Self { configs, launcher, hosts, contestants: Vec::new(), spent }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -88,21 +95,24 @@ impl<'a> Heat<'a> {
                     };
                     let hosts =
                         Hosts::only_this().map_err(|cause| failed(&config, 0, cause.into()))?;
-                    let job = RunningJob::start(&config, self.launcher, hosts, &mut live);
+                    self.spent.processes += job::processes(&config);
+                    let job = timed(&mut self.spent.starts, || {
+                        RunningJob::start(&config, self.launcher, hosts, &mut live)
+                    });
                     Processes::Kept(Box::new(job.map_err(|cause| failed(&config, 0, cause))?))
                 } else {
                     Processes::Fresh
                 };
                 ways.push(Contestant { config, processes, tried: BTreeMap::new() });
             }
-            let best = self.best_of(ways, watch)?;
+            let best = self.try_ways(ways, watch)?;
             self.contestants.extend(best);
         }
         Ok(())
     }
 
-    /// The contestant that made most calls in a trial. `None`: it was stopped.
-    fn best_of(
+    /// The contestant that was ahead in most intervals of a trial. `None`: it was stopped.
+    fn try_ways(
         &mut self,
         mut ways: Vec<Contestant<'a>>,
         watch: &mut dyn FnMut(&Config, Live) -> bool,
@@ -111,15 +121,14 @@ impl<'a> Heat<'a> {
             return Ok(ways.pop());
         }
         let mut rates = vec![Vec::new(); ways.len()];
-        for trial in 0..TRIALS {
-            if trial == 1 && is_clear(&rates) {
-                break;
-            }
+        while !is_decided(&rates) {
             for (way, rates) in ways.iter_mut().zip(&mut rates) {
                 let mut goes_on = true;
                 let config = way.config.clone();
-                let measured = way.try_out(self.launcher, self.hosts, &mut |live| {
-                    goes_on &= watch(&config, live);
+                let mut live = |live| goes_on &= watch(&config, live);
+                self.spent.trial_intervals += 1;
+                let measured = timed(&mut self.spent.trials, || {
+                    way.try_out(self.launcher, self.hosts, &mut live)
                 })?;
                 rates.push(measured.rate());
                 if !goes_on {
@@ -130,11 +139,10 @@ impl<'a> Heat<'a> {
         let medians = rates.iter_mut().map(|rates| stats::median(rates)).collect::<Vec<_>>();
         let names = ways.iter().map(|way| way.config.wait.to_string());
         let tried = names.zip(medians.iter().copied()).collect::<BTreeMap<_, _>>();
-        let best = (0..ways.len()).max_by(|&a, &b| medians[a].total_cmp(&medians[b])).unwrap_or(0);
-        let mut best = ways.swap_remove(best);
+        let mut best = ways.swap_remove(best_of(&rates));
         best.tried = tried;
         for mut loser in ways {
-            loser.end()?;
+            timed(&mut self.spent.ends, || loser.end())?;
         }
         Ok(Some(best))
     }
@@ -146,11 +154,14 @@ impl<'a> Heat<'a> {
         round: u32,
         watch: &mut dyn FnMut(&Config, Live),
     ) -> Result<RunRecord, SessionError> {
-        let Self { contestants, launcher, hosts, .. } = self;
+        let Self { contestants, launcher, hosts, spent, .. } = self;
         let contestant = &mut contestants[index];
         let config = contestant.config.clone();
         let mut live = |live| watch(&config, live);
-        let measured = contestant.measure(launcher, hosts, round, &mut live)?;
+        let measured =
+            timed(&mut spent.rounds, || contestant.measure(launcher, hosts, round, &mut live))?;
+        spent.intervals += 1;
+        spent.measured += Duration::from_nanos(measured.interval_ns);
         Ok(RunRecord {
             config: contestant.config.clone(),
             run: round - 1,
@@ -163,7 +174,10 @@ impl<'a> Heat<'a> {
 
     /// Ends all processes.
     pub(super) fn end(&mut self) -> Result<(), SessionError> {
-        self.contestants.drain(..).try_for_each(|mut contestant| contestant.end())
+        let Self { contestants, spent, .. } = self;
+        timed(&mut spent.ends, || {
+            contestants.drain(..).try_for_each(|mut contestant| contestant.end())
+        })
     }
 }
 
@@ -208,11 +222,36 @@ impl Contestant<'_> {
     }
 }
 
-/// Whether one way made so many more calls in its only interval that no second one is due.
-fn is_clear(rates: &[Vec<f64>]) -> bool {
-    let mut first = rates.iter().filter_map(|rates| rates.first().copied()).collect::<Vec<_>>();
-    first.sort_by(|a, b| b.total_cmp(a));
-    matches!(first[..], [best, next, ..] if best > next * CLEARLY_BETTER)
+/// Whether no further interval of each way is due: one way was far ahead in the first, or so often that the others
+/// cannot catch up.
+fn is_decided(rates: &[Vec<f64>]) -> bool {
+    let trials = rates.iter().map(Vec::len).min().unwrap_or(0);
+    if trials == 1 {
+        let mut first = rates.iter().map(|rates| rates[0]).collect::<Vec<_>>();
+        first.sort_by(|a, b| b.total_cmp(a));
+        return matches!(first[..], [best, next, ..] if best > next * CLEARLY_BETTER);
+    }
+    let mut times = times_ahead(rates);
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    let left = TRIALS.saturating_sub(trials);
+    left == 0 || matches!(times[..], [best, next, ..] if best > next + left)
+}
+
+/// In how many intervals each way was ahead of the others, which were measured right before and after it.
+fn times_ahead(rates: &[Vec<f64>]) -> Vec<usize> {
+    let trials = rates.iter().map(Vec::len).min().unwrap_or(0);
+    let ahead = |trial: usize| {
+        (0..rates.len()).max_by(|&a, &b| rates[a][trial].total_cmp(&rates[b][trial])).unwrap_or(0)
+    };
+    let mut times = vec![0; rates.len()];
+    (0..trials).for_each(|trial| times[ahead(trial)] += 1);
+    times
+}
+
+/// The way that was ahead most often.
+fn best_of(rates: &[Vec<f64>]) -> usize {
+    let times = times_ahead(rates);
+    (0..rates.len()).max_by_key(|&way| times[way]).unwrap_or(0)
 }
 
 fn failed(config: &Config, round: u32, cause: JobError) -> SessionError {
@@ -225,9 +264,21 @@ mod tests {
 
     #[test]
     fn a_trial_is_over_after_one_interval_only_if_one_way_is_far_ahead() {
-        assert!(is_clear(&[vec![100.0], vec![250.0]]));
-        assert!(!is_clear(&[vec![100.0], vec![150.0]]));
-        assert!(!is_clear(&[vec![100.0], vec![250.0], vec![240.0]]));
-        assert!(!is_clear(&[vec![100.0]]));
+        assert!(is_decided(&[vec![100.0], vec![250.0]]));
+        assert!(!is_decided(&[vec![100.0], vec![150.0]]));
+        assert!(!is_decided(&[vec![100.0], vec![250.0], vec![240.0]]));
+        assert!(!is_decided(&[vec![100.0]]));
+        assert!(!is_decided(&[vec![], vec![]]));
+    }
+
+    #[test]
+    fn a_trial_is_over_when_one_way_cannot_be_caught_up_with() {
+        // The pace fell by five, and the same way is ahead.
+        assert!(is_decided(&[vec![100.0, 20.0], vec![90.0, 18.0]]));
+        assert!(!is_decided(&[vec![100.0, 20.0], vec![90.0, 21.0]]));
+        let three = [vec![100.0, 20.0, 95.0], vec![90.0, 21.0, 100.0]];
+        assert!(is_decided(&three));
+        assert_eq!(best_of(&three), 1, "ahead in two of three, though its median is less");
+        assert_eq!(best_of(&[vec![100.0], vec![250.0]]), 1);
     }
 }

@@ -13,6 +13,7 @@
 //! core while nothing is measured: there each interval has processes of its own.
 
 mod heat;
+mod spent;
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,8 @@ use measure::{
 };
 use memory::sync::{AtomicBool, Ordering};
 
-use self::heat::Heat;
+pub use self::spent::TimeSpent;
+use self::{heat::Heat, spent::timed};
 use crate::{
     backend::Kind,
     job::{Config, JobError, Launcher, Live, hosts::Hosts},
@@ -100,6 +102,8 @@ pub enum Progress<'a> {
     },
     /// A run is over.
     Done(Box<RunRecord>),
+    /// All is over, and this is where the time went.
+    Over(TimeSpent),
 }
 
 /// Runs every configuration on `hosts` as `plan` says, or until `stop` is set: what is left then is not run.
@@ -123,14 +127,18 @@ pub fn run(
         Rounds::Known(time) => time,
         Rounds::Exactly(_) => Duration::ZERO,
     };
+    let mut spent = TimeSpent::default();
     for configs in heats {
         let begin = Instant::now();
         let mut heat = Heat::new(&configs, launcher, hosts);
-        let mut session = Session { plan, prober: &prober, stop, watch };
+        let mut session = Session { plan, prober: &prober, stop, watch, probes: Duration::ZERO };
         session.heat(&mut heat, time_left / heats_left)?;
+        spent.probes += session.probes;
+        spent.add(&heat.spent);
         time_left = time_left.saturating_sub(begin.elapsed());
         heats_left -= 1;
     }
+    watch(Progress::Over(spent));
     Ok(())
 }
 
@@ -151,6 +159,8 @@ struct Session<'a> {
     prober: &'a Prober,
     stop: &'a AtomicBool,
     watch: &'a mut dyn FnMut(Progress<'_>),
+    /// Time that probes have taken.
+    probes: Duration,
 }
 
 impl Session<'_> {
@@ -194,7 +204,7 @@ impl Session<'_> {
         headline: &mut Headline,
     ) -> Result<(), SessionError> {
         let order = shuffled(heat.len(), round as usize);
-        let mut before_ns = self.prober.probe();
+        let mut before_ns = timed(&mut self.probes, || self.prober.probe());
         let mut rates = Vec::<(Kind, f64)>::new();
         for index in order {
             if self.is_stopped() {
@@ -204,7 +214,7 @@ impl Session<'_> {
             let mut record = heat.measure(index, round, &mut |config, live| {
                 watch(Progress::Live { config, round, live });
             })?;
-            let after_ns = self.prober.probe();
+            let after_ns = timed(&mut self.probes, || self.prober.probe());
             record.placement = before_ns
                 .zip(after_ns)
                 .map(|(before_ns, after_ns)| measure::regime::Probes { before_ns, after_ns });

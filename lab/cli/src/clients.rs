@@ -1,0 +1,95 @@
+//! `copyrpc-lab bench clients`.
+
+use std::{path::PathBuf, time::Duration};
+
+use ::clients::Clients;
+use clap::Args as ClapArgs;
+use measure::{cores::Cores, results::Results, schedule};
+use nics::Selection;
+
+use crate::{bench::shown, output};
+use command::exit::UsageError;
+
+/// Name of the hidden command that is a client.
+pub(crate) const CLIENT_COMMAND: &str = "bench-client";
+/// Duration of a sample.
+const SAMPLE: Duration = Duration::from_millis(60);
+/// The same, to be quick.
+const SAMPLE_QUICK: Duration = Duration::from_millis(20);
+/// Samples per row: the fewest that have an interval are 6.
+const RUNS: u16 = 11;
+/// The same, to be quick.
+const RUNS_QUICK: u16 = 3;
+
+const NOTES: [&str; 2] = [
+    "here/, there/: the service is on the client's node, or on the other one; one/: one call at a time, \
+     in-flight-16/: sixteen in flight",
+    "each client is a process that gets and puts values of 64 B and checks every byte; daemons, and providers that \
+     `serve`, are threads of one process; nothing is pinned",
+];
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  copyrpc-lab bench clients
+  copyrpc-lab bench clients --cell there/one --runs 31
+
+Rows: blocking (Client), typed (service!), tokio (TokioClient), c (copyrpc.h) and python (the package) with one call \
+at a time; pipeline (Pipeline), tokio, c and python with sixteen in flight. A ratio is to the first row of its group, in \
+the same round: the median of the rounds, with the 95 % interval of the sign test. Clients in C are compiled by cc, those \
+in Python run in python3; a row that cannot be measured is named with the reason. A wrong answer ends the run with exit \
+code 1.";
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ClientsArgs {
+    /// Fewer and shorter samples.
+    #[arg(long)]
+    quick: bool,
+    /// Write JSON lines to PATH; `-` is standard output, and the tables go to standard error.
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Show numbers for each pace of the machine apart, instead of one of all samples.
+    #[arg(long)]
+    by_pace: bool,
+    /// Samples per row [default: 11; with --quick 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    runs: Option<u16>,
+    /// Only rows whose name contains TEXT, and what they are compared with.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    cell: String,
+}
+
+pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
+    args.json
+        .as_deref()
+        .filter(|path| path.as_os_str() != "-")
+        .map_or(Ok(()), output::check_file)?;
+    // Without two cores nothing is measured, and the exit code says so.
+    Cores::choose()?;
+    let sample = if args.quick { SAMPLE_QUICK } else { SAMPLE };
+    let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
+    let mut clients = Clients::start(vec![CLIENT_COMMAND.into()], &args.cell, sample, None)?;
+    let cells = clients.cells();
+    if cells.is_empty() {
+        let problem = format!("no row's name contains `{}`", args.cell);
+        let absent = clients.absent.join("; ");
+        return Err(UsageError(format!("{problem} {absent}").trim_end().to_owned()).into());
+    }
+    let cores = os::affinity::allowed_cores()?.len();
+    let nic = Selection::from_env();
+    let header = output::header("clients", nic.name(), cores, "nothing".to_owned());
+    let progress = shown::progress_bar(cells.len() * (runs + 1));
+    let samples = schedule::interleave(&mut clients, runs, |cell| {
+        progress.set_message(cells[cell].name.clone());
+        progress.inc(1);
+    });
+    progress.finish_and_clear();
+    let mut results = Results::new(header, &cells, &samples?, &[]);
+    results.notes.extend(clients.absent.iter().cloned());
+    results.notes.extend(NOTES.map(str::to_owned));
+    shown::write(&results, args.by_pace, args.json.as_deref())
+}
+
+/// A client.
+pub(crate) fn client(arguments: &[String]) -> anyhow::Result<()> {
+    Ok(::clients::run(arguments)?)
+}
