@@ -229,4 +229,17 @@ mod tests {
         assert!(!may_be_hello(b"GET / HTTP/1.1") && !may_be_hello(b"\x16\x03\x01"));
         assert!(!may_be_hello(b"copz"));
     }
+
+    /// Another build may be on the other side: whoever changes these bytes raises [`VERSION`].
+    #[test]
+    fn fault_e7_a_hello_has_the_bytes_that_builds_in_use_have() {
+        assert_eq!(VERSION, 1);
+        let job = JobId::new("job").unwrap();
+        let hello = Hello::new(&job, RankInfo::new(1, 0x0102).unwrap(), [7; NONCE_BYTES]);
+        let mut bytes = b"copyrpcB\x01\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0".to_vec();
+        bytes.extend([7; NONCE_BYTES]);
+        bytes.extend(b"job");
+        bytes.resize(104, 0);
+        assert_eq!(hello.as_bytes(), bytes);
+    }
 }

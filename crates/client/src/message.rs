@@ -532,4 +532,33 @@ mod tests {
         let (head, _) = PeerHead::new(0x1234, &who);
         assert_eq!(head.as_bytes(), [0x34, 0x12, 0x16, 0, 0, 3, 2, 1]);
     }
+
+    /// Another build may be on the other side: whoever changes these bytes raises the version of crate `ipc`.
+    #[test]
+    fn fault_e7_the_heads_have_the_bytes_that_builds_in_use_have() {
+        let (rank, service) = (0x0403_0201.into(), 0x0605.into());
+        let (timeout_us, response_bytes) = (0x0c0b_0a09.into(), 0x100f_0e0d.into());
+        let call = CallHead { rank, service, method: 0x0807.into(), timeout_us, response_bytes };
+        assert_eq!(call.as_bytes(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+        let (work, reserved) = (0x0807_0605_0403_0201.into(), [0; 4]);
+        let serve = ServeHead { work, service: 0x0a09.into(), status: 11, origin: 12, reserved };
+        assert_eq!(serve.as_bytes(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 0]);
+        let direct = DirectHead { method: 0x0201.into(), flags: 0x0403.into(), timeout_us };
+        assert_eq!(direct.as_bytes(), [1, 2, 3, 4, 9, 10, 11, 12]);
+        let methods = [
+            method::PING,
+            method::REGISTER,
+            method::SERVE,
+            method::WHO,
+            method::DESCRIBE,
+            method::REPORT,
+            method::WATCH,
+            method::CANCEL,
+            method::MAY_MEET,
+            method::MEET,
+            method::RECEIVE,
+            method::COUNTS,
+        ];
+        assert_eq!(methods, [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12]);
+    }
 }

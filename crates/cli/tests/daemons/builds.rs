@@ -1,6 +1,12 @@
 //! Daemons that are replaced while their job goes on, by the same build and by another one.
 
-use std::{env, fs::File, path::PathBuf, thread};
+use std::{
+    env,
+    fs::File,
+    path::PathBuf,
+    process::{Command, Output},
+    thread,
+};
 
 use client::{
     Client, ClientConfig, ConnectError, Offer, Provider, Retry, Status, To, message::HERE,
@@ -142,8 +148,16 @@ fn meet(cluster: &Cluster, logs: &[PathBuf]) -> Met {
     met.unwrap()
 }
 
+/// A process of one build asks the daemon of the other, at `rank`.
+fn ask(cluster: &Cluster, program: &PathBuf, rank: u32) -> Output {
+    let mut command = Command::new(program);
+    let instance = rank.to_string();
+    cluster.settle(rank, &mut command).args(["ping", &instance, "--count", "3"]);
+    command.args(["--instance", &instance]).output().unwrap()
+}
+
 /// Builds of one protocol serve each other, and one replaces the other under load; builds of two name both
-/// versions. A client of this build is served by the other's daemon, or told both versions.
+/// versions. A client of either build is served by the other's daemon, or told both versions.
 #[test]
 #[ignore = "needs another build: `cargo xtask two-builds COMMIT` makes it"]
 fn fault_e7_two_builds_serve_each_other_or_name_both_versions() {
@@ -157,7 +171,19 @@ fn fault_e7_two_builds_serve_each_other_or_name_both_versions() {
         command.stderr(File::create(log).unwrap());
         cluster.daemons[rank as usize] = Some(command.spawn().unwrap());
     }
-    if let Met::Refused(told) = meet(&cluster, &logs) {
+    let met = meet(&cluster, &logs);
+    // The older program at the newer daemon, and the other way round.
+    for (program, rank) in [(&other, 1), (&PathBuf::from(PROGRAM), 0)] {
+        let asked = ask(&cluster, program, rank);
+        let told = String::from_utf8_lossy(&asked.stderr);
+        assert!(
+            asked.status.success() || told.contains("version"),
+            "{}: {told}",
+            program.display()
+        );
+        println!("{} at daemon {rank}: {}", program.display(), asked.status);
+    }
+    if let Met::Refused(told) = met {
         let numbers = told.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
         assert!(numbers.count() >= 2, "it names both versions: {told}");
         println!("refused: {told}");

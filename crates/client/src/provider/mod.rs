@@ -21,6 +21,7 @@ mod request;
 mod running;
 mod session;
 mod tasks;
+mod thread_queue;
 mod turns;
 mod verdict;
 
@@ -138,7 +139,8 @@ impl Provider {
     }
 
     /// Answers requests on `threads` threads, of which this is none: a slow request keeps no other waiting
-    /// while a thread is idle. A handler that panics answers [`Status::Internal`]. Ends when the provider is
+    /// while a thread is idle, but for a few milliseconds where quick ones came before it. One thread answers
+    /// what it reads while handlers are quick, so these cost what they cost with [`serve`](Self::serve). A handler that panics answers [`Status::Internal`]. Ends when the provider is
     /// [stopped](Self::stop_handle).
     ///
     /// # Errors

@@ -280,6 +280,12 @@ impl Request {
         None
     }
 
+    /// Its name, of whoever answers it at once, on the thread that talks to the daemon.
+    pub(super) fn into_work(mut self) -> Work {
+        self.is_answered = true;
+        self.work
+    }
+
     fn answer(&mut self, verdict: Verdict, body: Vec<u8>) {
         self.is_answered = true;
         let (work, epoch) = (self.work, self.epoch);

@@ -27,7 +27,7 @@ use crate::{
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
         reception::Reception,
-        request::{Answered, Outbox, ProviderStop, Request, Work},
+        request::{Answered, Outbox, ProviderStop, Work},
         verdict::{TOO_LONG, Verdict, too_long},
     },
 };
@@ -38,9 +38,6 @@ const _: () = assert!(HEADS_BYTES_MAX >= CALL_HEAD_BYTES + SERVE_HEAD_BYTES);
 
 /// An answer to no request: the provider asks for one.
 const ASKS: Verdict = Verdict { status: Status::Ok, origin: 0 };
-
-/// How long taken requests may go unanswered when the provider was stopped.
-const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// How long the daemon may take to read the last answers.
 const HAND_OVER_MAX: Duration = Duration::from_secs(1);
@@ -79,6 +76,8 @@ pub(super) struct Session {
     answer_bytes_max: usize,
     /// Turns of this thread.
     pub(super) looks: u32,
+    /// When a provider that was stopped waits no longer for requests that were taken.
+    pub(super) stop_by_ns: Option<u64>,
     made: Made,
     pub(super) idle: Idle,
     pub(super) attempts: u32,
@@ -145,6 +144,7 @@ impl Session {
             window: offer.window.unwrap_or(WINDOW),
             answer_bytes_max: 0,
             looks: 0,
+            stop_by_ns: None,
             made: Made::default(),
             idle: Idle::default(),
             attempts: 0,
@@ -338,49 +338,6 @@ impl Session {
         }
     }
 
-    /// See [`Provider::run`](crate::Provider::run); `turn` does what else is to be done, and says how much.
-    pub(super) fn run(
-        &mut self,
-        take: &mut dyn FnMut(Request),
-        turn: &mut dyn FnMut() -> usize,
-    ) -> Result<(), ProvideError> {
-        self.is_watching = true;
-        self.ask()?;
-        let mut stop_by_ns = None;
-        loop {
-            let is_stopped = self.outbox.is_stopped();
-            if is_stopped {
-                let now_ns = clock::now_ns();
-                let by_ns = *stop_by_ns.get_or_insert(now_ns + clock::duration_ns(STOP_MAX));
-                if self.given.is_empty() || now_ns >= by_ns {
-                    self.hand_over();
-                    return Ok(());
-                }
-            }
-            let (outbox, epoch, mut count) = (self.outbox(), self.epoch, 0);
-            let read = if is_stopped {
-                Ok(())
-            } else {
-                self.read_within_window(&mut |work, inbound| {
-                    count += 1;
-                    let caller = inbound.context.unwrap_or(UNKNOWN);
-                    let request = Request::new(&outbox, epoch, work, inbound, caller);
-                    let request = request.end_if_cancelled()?;
-                    let cancellation = Arc::clone(request.context().cancellation());
-                    take(request);
-                    Some(cancellation)
-                })
-            };
-            count += turn();
-            let sent = read.and_then(|()| self.send_answers());
-            match sent {
-                Ok(sent) => self.rest(count + sent > 0),
-                Err(error) if is_stopped => return Err(error.into()),
-                Err(error) => self.recover(error, turn)?,
-            }
-        }
-    }
-
     /// Reads requests that came, and which of them nobody waits for.
     pub(super) fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
         let (mut failed, mut is_told) = (None, false);
@@ -445,7 +402,7 @@ impl Session {
     }
 
     /// Waits until the daemon has read the last answers: it reads nothing of a connection that has ended.
-    fn hand_over(&mut self) {
+    pub(super) fn hand_over(&mut self) {
         self.tell_counts(true);
         self.reception = None;
         let head = daemon_head(method::PING);
@@ -476,7 +433,7 @@ impl Session {
     }
 
     /// Sends answers of other threads; returns how many.
-    fn send_answers(&mut self) -> Result<usize, CallError> {
+    pub(super) fn send_answers(&mut self) -> Result<usize, CallError> {
         let mut count = 0;
         while count < self.window.max(1)
             && let Some(Answered { work, epoch, verdict, body }) = self.outbox.take_answer()
@@ -491,7 +448,12 @@ impl Session {
         Ok(count)
     }
 
-    fn end_request(&mut self, work: Work, verdict: Verdict, body: &[u8]) -> Result<(), CallError> {
+    pub(super) fn end_request(
+        &mut self,
+        work: Work,
+        verdict: Verdict,
+        body: &[u8],
+    ) -> Result<(), CallError> {
         self.given.remove(&work);
         match verdict.status {
             Status::Ok if body.len() > self.answer_bytes_max => self.refuse_long(work, body.len()),
@@ -547,9 +509,6 @@ impl Drop for Session {
 }
 
 const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::SERVE };
-
-/// What is known of a request of a daemon that says nothing.
-const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
 
 /// Whether nobody waits for the answer any more when the request is to be handed to the service.
 fn is_late(inbound: &Inbound<'_>) -> bool {

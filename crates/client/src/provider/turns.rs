@@ -1,8 +1,8 @@
 //! The turns of a provider: requests of daemon and clients within its window, what the daemon is told, and sleep.
 
-use std::{os::fd::AsFd, time::Duration};
+use std::{os::fd::AsFd, sync::Arc, time::Duration};
 
-use os::idle::IdleStep;
+use os::{clock, idle::IdleStep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::IntoBytes as _;
 
@@ -11,8 +11,10 @@ use crate::{
     message::{DirectRecord, method},
     provider::{
         asks::{Asks, daemon_head},
+        inbound::Context,
+        offer::ProvideError,
         reception::Taken,
-        request::Work,
+        request::{Request, Work},
         session::{Session, Take, parse},
     },
 };
@@ -23,7 +25,74 @@ const LOOKS_PER_CLOCK: u32 = 256;
 /// Longest sleep without a look around.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// How long taken requests may go unanswered when the provider was stopped.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// What is known of a request of a daemon that says nothing.
+const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
+
 impl Session {
+    /// See [`Provider::run`](crate::Provider::run); `turn` does what else is to be done, and says how much.
+    pub(super) fn run(
+        &mut self,
+        take: &mut dyn FnMut(Request),
+        turn: &mut dyn FnMut() -> usize,
+    ) -> Result<(), ProvideError> {
+        self.begin_run()?;
+        while !self.run_turn(take, turn)? {}
+        Ok(())
+    }
+
+    /// Asks for requests that others answer, and to be told of those that nobody waits for.
+    pub(super) fn begin_run(&mut self) -> Result<(), ProvideError> {
+        self.is_watching = true;
+        self.ask()
+    }
+
+    /// A turn of a provider whose requests others answer. Returns whether it is over: it was stopped, and all that was
+    /// taken is answered.
+    pub(super) fn run_turn(
+        &mut self,
+        take: &mut dyn FnMut(Request),
+        turn: &mut dyn FnMut() -> usize,
+    ) -> Result<bool, ProvideError> {
+        let is_stopped = self.outbox.is_stopped();
+        if is_stopped {
+            let now_ns = clock::now_ns();
+            let by_ns = *self.stop_by_ns.get_or_insert(now_ns + clock::duration_ns(STOP_MAX));
+            if self.given.is_empty() || now_ns >= by_ns {
+                self.hand_over();
+                return Ok(true);
+            }
+        }
+        let read = if is_stopped { Ok(0) } else { self.take_requests(take) };
+        let turned = turn();
+        match read.and_then(|taken| Ok(taken + self.send_answers()?)) {
+            Ok(count) => self.rest(count + turned > 0),
+            Err(error) if is_stopped => return Err(error.into()),
+            Err(error) => self.recover(error, turn)?,
+        }
+        Ok(false)
+    }
+
+    /// Hands on requests that came, within the window; returns how many there were.
+    pub(super) fn take_requests(
+        &mut self,
+        take: &mut dyn FnMut(Request),
+    ) -> Result<usize, CallError> {
+        let (outbox, epoch, mut count) = (self.outbox(), self.epoch, 0);
+        self.read_within_window(&mut |work, inbound| {
+            count += 1;
+            let caller = inbound.context.unwrap_or(UNKNOWN);
+            let request = Request::new(&outbox, epoch, work, inbound, caller);
+            let request = request.end_if_cancelled()?;
+            let cancellation = Arc::clone(request.context().cancellation());
+            take(request);
+            Some(cancellation)
+        })?;
+        Ok(count)
+    }
+
     /// Tells the daemon of calls that went without it, if it is time to, or at once.
     #[inline]
     pub(super) fn tell_counts(&mut self, at_once: bool) {

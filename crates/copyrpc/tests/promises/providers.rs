@@ -1,6 +1,8 @@
 //! What every form of serving promises.
 
 use std::{
+    collections::HashMap,
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -277,4 +279,69 @@ fn a_provider_of_calls_that_lend_memory_finds_the_next_life_of_its_daemon() {
     let mut kept = [0; 4];
     own.read(1000, &mut kept).unwrap();
     assert_eq!(&kept, b"kept");
+}
+
+/// Waits until the test says so.
+const WAIT: u16 = 4;
+
+#[test]
+fn quick_requests_are_answered_by_the_thread_that_reads_them() {
+    let node = Node::start();
+    let provider = Provider::register(&node.socket(), SERVICE, ClientConfig::default()).unwrap();
+    let (stop, served) = (provider.stop_handle(), Mutex::new(HashMap::new()));
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            provider.serve_on(4, |request, answer| {
+                *served.lock().unwrap().entry(thread::current().id()).or_insert(0) += 1;
+                handle(request, answer)
+            })
+        });
+        let mut client = client(&node);
+        for _ in 0..2000 {
+            assert_eq!(client.call(HERE, SERVICE, ECHO, b"quick"), Ok(&b"quick"[..]));
+        }
+        stop.stop();
+        serving.join().unwrap().unwrap();
+    });
+    let served = served.into_inner().unwrap();
+    let most = served.values().max().unwrap();
+    assert!(*most > 1000, "requests by thread: {served:?}");
+}
+
+#[test]
+fn a_slow_request_after_quick_ones_keeps_no_other_waiting_while_a_thread_is_idle() {
+    let node = Node::start();
+    let provider = Provider::register(&node.socket(), SERVICE, ClientConfig::default()).unwrap();
+    let stop = provider.stop_handle();
+    let (begun, waits) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel();
+    let (begun, gate) = (Mutex::new(begun), Mutex::new(gate));
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            provider.serve_on(2, |request, answer| {
+                if request.method != WAIT {
+                    return handle(request, answer);
+                }
+                begun.lock().unwrap().send(()).unwrap();
+                gate.lock().unwrap().recv().unwrap();
+                Status::Ok
+            })
+        });
+        let mut quick = client(&node);
+        for _ in 0..5 {
+            for _ in 0..100 {
+                assert_eq!(quick.call(HERE, SERVICE, ECHO, b"quick"), Ok(&b"quick"[..]));
+            }
+            let mut slow = client(&node);
+            let slow = scope.spawn(move || slow.call(HERE, SERVICE, WAIT, b"").map(<[u8]>::to_vec));
+            waits.recv_timeout(PATIENCE).unwrap();
+            for _ in 0..100 {
+                assert_eq!(quick.call(HERE, SERVICE, ECHO, b"quick"), Ok(&b"quick"[..]));
+            }
+            go_on.send(()).unwrap();
+            assert_eq!(slow.join().unwrap(), Ok(Vec::new()));
+        }
+        stop.stop();
+        serving.join().unwrap().unwrap();
+    });
 }

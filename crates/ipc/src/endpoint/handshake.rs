@@ -296,6 +296,24 @@ mod tests {
         assert_eq!(read_answer(&bytes), Err(HandshakeError::Slot { slot }));
     }
 
+    /// Another build of this version may be on the other side: whoever changes these bytes raises [`VERSION`].
+    #[test]
+    fn fault_e7_this_version_has_the_bytes_that_builds_in_use_have() {
+        assert_eq!(VERSION, 3);
+        let hello = b"crpc-ipc\x03\0\0\0\x01\0\0\0";
+        assert_eq!(write_hello(), hello);
+        let mut bytes =
+            b"crpc-ipc\x03\0\0\0\x02\0\0\0\x05\0\0\0\0\x10\0\0\x64\0\0\0\x07\0".to_vec();
+        bytes.extend(b"\xfc\xff\xff\xff\xff\xff\xff\xff\x2a\0\0\0\0\0\0\0");
+        assert_eq!(write_answer(HandshakeAnswer::Welcome(welcome())), bytes);
+        for (reason, code) in RefuseReason::ALL.into_iter().zip(0..) {
+            let refused = write_answer(HandshakeAnswer::Refused(reason));
+            assert_eq!(refused[16..], [code], "{reason:?}");
+        }
+        let [first, .., last] = RefuseReason::ALL;
+        assert_eq!((first, last), (RefuseReason::ServerFull, RefuseReason::Descriptors));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig {
             cases: if cfg!(miri) { 8 } else { 256 }, failure_persistence: None, ..Default::default()
