@@ -282,7 +282,7 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
             total.per_client.truncate(self.living_clients());
         }
         if let (Some(plan), Some(series)) = (self.config.workload.series, &total.series) {
-            let death = death.map(Death::time_ns).transpose()?;
+            let death = death.map(time_of).transpose()?;
             let interval = schedule.begin_ns..schedule.end_ns;
             total.series = Some(series.around(plan.event, interval, death));
         }
@@ -328,6 +328,11 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         let ours = self.events.drain(..).map(|(host, event)| clocks[host].ours(event)).collect();
         judge(ours, self.launcher, live).map(Some)
     }
+}
+
+fn time_of(death: Death) -> Result<u64, JobError> {
+    let name = death.name.clone();
+    death.time_ns().map_err(|cause| JobError::Kill { name, cause })
 }
 
 /// Writes the history if it is asked for, and judges it.

@@ -10,11 +10,10 @@ use std::{
 use os::clock;
 use rustix::process::{Signal, pidfd_send_signal};
 
-use super::children::JobError;
-
 /// A death that is to come, or came.
 pub(super) struct Death {
-    name: String,
+    /// Name of the child.
+    pub(super) name: String,
     thread: JoinHandle<io::Result<u64>>,
 }
 
@@ -31,9 +30,8 @@ impl Death {
     }
 
     /// When it came.
-    pub(super) fn time_ns(self) -> Result<u64, JobError> {
+    pub(super) fn time_ns(self) -> io::Result<u64> {
         let panicked = |_| Err(io::Error::other("its thread panicked"));
-        let time_ns = self.thread.join().unwrap_or_else(panicked);
-        time_ns.map_err(|cause| JobError::Kill { name: self.name, cause })
+        self.thread.join().unwrap_or_else(panicked)
     }
 }
