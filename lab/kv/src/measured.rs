@@ -17,6 +17,32 @@ use crate::{
     series::EventSeries,
 };
 
+/// What is kept of each rank's daemon, by name.
+pub(crate) const EACH_RANK: [&str; 12] = [
+    "requests_ipc",
+    "requests_remote",
+    "responses",
+    "incoming",
+    "replies",
+    "flushes",
+    "batches_in",
+    "credits",
+    "reply_holds",
+    "ring_full",
+    "completions",
+    "loops",
+];
+
+/// Those of one rank that counted something.
+pub(crate) fn of_rank(rank: u16, counters: &Counters) -> BTreeMap<u16, BTreeMap<String, u64>> {
+    let count = |name: &&str| {
+        let count = counters.total(&[&format!("daemon {name}")]);
+        (count > 0).then(|| ((*name).to_owned(), count))
+    };
+    let counts = EACH_RANK.iter().filter_map(count).collect::<BTreeMap<_, _>>();
+    if counts.is_empty() { BTreeMap::new() } else { BTreeMap::from([(rank, counts)]) }
+}
+
 /// A histogram as pairs of latency (ns) and count: small, and readable without this program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -180,6 +206,9 @@ pub struct Measured {
     pub client_counters: Counters,
     /// Of the daemons' ends, inside the interval.
     pub rank_counters: Counters,
+    /// By rank: some of those counters of its daemon, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub each_rank: BTreeMap<u16, BTreeMap<String, u64>>,
     /// What happened from microsecond to microsecond, if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<EventSeries>,
@@ -260,6 +289,12 @@ impl Measured {
         self.start_skew_ns = self.start_skew_ns.max(other.start_skew_ns);
         self.client_counters.add(&other.client_counters);
         self.rank_counters.add(&other.rank_counters);
+        for (rank, counters) in &other.each_rank {
+            let sums = self.each_rank.entry(*rank).or_default();
+            for (name, count) in counters {
+                *sums.entry(name.clone()).or_default() += count;
+            }
+        }
     }
 
     /// Clients that had no answer inside the interval.

@@ -35,6 +35,8 @@ const KEPT: u64 = 200;
 const SPAN: usize = 16;
 /// A rate that falls by less is no collapse.
 const COLLAPSE: f64 = 2.0;
+/// The event of a death.
+const KILLED: &str = "kill: the last client process dies by SIGKILL";
 /// Slices of an interval, at most.
 pub const SLICES_MAX: u64 = 200_000;
 
@@ -46,6 +48,8 @@ words! {
         /// The moment from which the rate of answers falls most, by a factor of two at least; if it never falls so
         /// far, where it falls most.
         Collapse = "collapse",
+        /// The death of a client process, which is killed in the middle of the interval.
+        Kill = "kill",
     }
 }
 
@@ -215,11 +219,20 @@ impl EventSeries {
     }
 
     /// Finds the event and keeps what is near it.
-    pub(crate) fn around(&self, event: SeriesEvent, interval_ns: Range<u64>) -> Self {
+    pub(crate) fn around(
+        &self,
+        event: SeriesEvent,
+        interval_ns: Range<u64>,
+        death_ns: Option<u64>,
+    ) -> Self {
         let begin = interval_ns.start / self.slice_ns.max(1);
         let end = interval_ns.end / self.slice_ns.max(1);
         let (at, event) = match event {
             SeriesEvent::Start => (begin, "start".to_owned()),
+            SeriesEvent::Kill => match death_ns {
+                Some(at_ns) => (at_ns / self.slice_ns.max(1), KILLED.to_owned()),
+                None => (begin, "start, without a kill: of one interval only".to_owned()),
+            },
             SeriesEvent::Collapse => {
                 let clients = self.clients.cut(begin, end);
                 match steepest_fall(&clients.column(0).collect::<Vec<_>>()) {
@@ -375,7 +388,7 @@ mod tests {
     #[test]
     fn a_collapse_is_found_where_it_is_and_what_is_near_it_is_kept() {
         let (series, schedule) = series();
-        let near = series.around(SeriesEvent::Collapse, schedule.clone());
+        let near = series.around(SeriesEvent::Collapse, schedule.clone(), None);
         assert_eq!(
             (near.at, near.event.as_str()),
             (7_500, "collapse: the rate falls by a factor of 8.0")
@@ -392,12 +405,14 @@ mod tests {
     #[test]
     fn a_start_is_the_first_call_and_a_flat_rate_is_no_collapse() {
         let (mut series, schedule) = series();
-        let start = series.around(SeriesEvent::Start, schedule.clone());
+        let start = series.around(SeriesEvent::Start, schedule.clone(), None);
         assert_eq!((start.at, start.begin_ns()), (7_000, 0));
+        let death = series.around(SeriesEvent::Kill, schedule.clone(), Some(7_600_999));
+        assert_eq!((death.at, death.event.as_str()), (7_600, KILLED));
         for slice in 7_500..8_000 {
             series.clients.row(slice)[0] = 40;
         }
-        let flat = series.around(SeriesEvent::Collapse, schedule.clone());
+        let flat = series.around(SeriesEvent::Collapse, schedule.clone(), None);
         assert!(flat.event.starts_with("no collapse"), "{}", flat.event);
     }
 
@@ -420,7 +435,7 @@ mod tests {
     #[test]
     fn a_table_has_a_line_for_each_slice_with_every_rank() {
         let (series, schedule) = series();
-        let near = series.around(SeriesEvent::Collapse, schedule.clone());
+        let near = series.around(SeriesEvent::Collapse, schedule.clone(), None);
         let mut text = Vec::new();
         EventSeries::write_csv([("cell".to_owned(), 3, &near)].into_iter(), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();

@@ -14,6 +14,7 @@ use kv::{
     grid::Axes,
     job::{self, Config, JobError, Launcher, Live, RunningJob, hosts::Hosts},
     result::Measured,
+    series::{SeriesEvent, SeriesPlan},
     workload::{ClientKind, Locality, Mix, Pace, ValueSize, Verify, Workload},
 };
 
@@ -54,6 +55,7 @@ fn tests() {
     a_stuck_process_is_named_when_patience_ends();
     children_die_with_the_coordinator();
     fault_a4_a_killed_delegation_job_leaves_nothing();
+    a_client_that_is_to_die_is_missed_by_nobody_and_the_series_is_around_its_death();
     println!("job: ok");
 }
 
@@ -257,12 +259,26 @@ fn jobs_stay_between_intervals_and_each_interval_counts_for_itself() {
 }
 
 /// What a daemon counts about itself comes with the numbers that it explains.
+fn a_client_that_is_to_die_is_missed_by_nobody_and_the_series_is_around_its_death() {
+    let plan = SeriesPlan { slice_ns: 100_000, event: SeriesEvent::Kill };
+    let config = soft_config(Kind::Delegation, Workload { series: Some(plan), ..quick() }, &[]);
+    let measured = run_until(config, both_sides_were_answered);
+    assert_eq!(measured.per_client.len(), 3, "of four clients, the last one was killed");
+    let series = measured.series.unwrap();
+    assert!(series.event.starts_with("kill: "), "{}", series.event);
+    assert!(series.begin_ns() < 0, "slices before its death are kept");
+}
+
 fn delegated_calls_come_with_the_counters_of_their_daemons() {
     let config = soft_config(Kind::Delegation, quick(), &[]);
     let measured = run_until(config, |measured| {
         both_sides_were_answered(measured) && !measured.rank_outstanding.is_empty()
     });
     assert_eq!((measured.failures.len(), measured.served), (0, measured.calls));
+    let of_each =
+        |name| measured.each_rank.values().map(move |counts| counts.get(name).unwrap_or(&0));
+    assert_eq!(measured.each_rank.keys().collect::<Vec<_>>(), [&0, &1]);
+    assert_eq!(of_each("incoming").sum::<u64>(), measured.rank_counters.named["daemon incoming"]);
     let counters = &measured.rank_counters;
     let taken = counters.named["daemon requests_ipc"];
     assert!((1..=measured.calls).contains(&taken), "{taken} of {}, warm-up", measured.calls);

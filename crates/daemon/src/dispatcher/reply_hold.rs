@@ -58,6 +58,7 @@ pub(crate) struct Holding<P: ClientPort> {
     rate: f64,
     round_trip_ns: f64,
     posted_ns: Option<u64>,
+    /// No more than there are calls of clients in flight.
     held: Vec<Held<P>>,
 }
 

@@ -12,7 +12,7 @@ use kv::{
     job::{Config, Launcher},
     preset::{self, Preset},
     result::{self, Results},
-    session::{self, Progress},
+    session::{self, Progress, Rounds},
     workload::Verify,
 };
 
@@ -41,6 +41,10 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
         },
     };
     let plan = args.plan(&configs);
+    if configs.iter().any(|config| config.workload.kills()) && plan.rounds != Rounds::Exactly(1) {
+        let problem = "--around kill: who was killed is missed by later rounds; give --runs 1";
+        return Err(UsageError(problem.to_owned()).into());
+    }
     let output = output::Output::open(args)?;
     launcher.history = history(args, &configs)?;
     let stop = stop_at_signal()?;

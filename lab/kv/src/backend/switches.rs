@@ -40,8 +40,8 @@ pub enum SwitchRange {
 }
 
 /// Every flush policy with a number.
-const FLUSHES: &str =
-    "self-clocked-N, hold-TIME, adaptive-hold-N, rtt-hold-FACTOR, poll-budget-N, coalesce-TIME";
+const FLUSHES: &str = "self-clocked-N, adaptive-hold-N, poll-budget-N, N from 1 to 65535; hold-TIME, \
+                       coalesce-TIME, up to 4s; rtt-hold-FACTOR, three places at most";
 
 impl SwitchRange {
     fn contains(self, text: &str) -> bool {
@@ -76,7 +76,9 @@ impl fmt::Display for SwitchRange {
             }
             Self::Time(min, max) => write!(f, "{} to {}", time(min), time(max)),
             Self::Flush => f.write_str(FLUSHES),
-            Self::ReplyHold => f.write_str("TIME, adaptive-TIME, rtt-FACTOR; up to 100us, and 100"),
+            Self::ReplyHold => {
+                f.write_str("TIME, adaptive-TIME, from 1ns to 100us; rtt-FACTOR, from 0.001 to 100")
+            }
         }
     }
 }

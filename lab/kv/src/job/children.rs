@@ -6,6 +6,7 @@ use std::{
     ffi::OsString,
     io,
     ops::Range,
+    os::fd::AsFd as _,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -21,6 +22,7 @@ use super::{
     Order, Report,
     hosts::{HostError, Hosts},
     process::{Ended, LocalProcess},
+    victim::Death,
 };
 use crate::history::{CheckError, HistoryFile};
 
@@ -78,6 +80,14 @@ pub enum JobError {
         name: String,
         /// Cause of the refusal.
         cause: TypedMessageError,
+    },
+    /// A process that was to be killed was not.
+    #[error("cannot kill {name}: {cause}")]
+    Kill {
+        /// Name of the child.
+        name: String,
+        /// As the kernel says.
+        cause: io::Error,
     },
     /// The coordinator cannot wait.
     #[error("cannot wait for the processes of the job: {0}")]
@@ -138,6 +148,18 @@ struct NamedChild {
     name: String,
     process: Process,
     channel: ChildChannel,
+    fate: Fate,
+}
+
+/// Whether the end of a child is a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is.
+    Needed,
+    /// It is to be killed.
+    Doomed,
+    /// It was killed, and nothing is left to be read from it.
+    Dead,
 }
 
 /// All children of a job, by index. Dropping it kills and reaps those of this host; those of others lose their
@@ -174,7 +196,7 @@ impl<H: BorrowMut<Hosts>> Children<H> {
             let (number, channel) = self.hosts().start(host)?;
             (Process::There { host, number }, channel)
         };
-        self.children.push(NamedChild { name, process, channel });
+        self.children.push(NamedChild { name, process, channel, fate: Fate::Needed });
         self.send(self.children.len() - 1, order)
     }
 
@@ -182,6 +204,19 @@ impl<H: BorrowMut<Hosts>> Children<H> {
         let deadline_ns = clock::deadline_ns(SEND_TIMEOUT);
         let sent = self.children[index].channel.send_json(order, deadline_ns);
         sent.map_err(|error| self.failure(index, error))
+    }
+
+    /// Lets a child of this host be killed at a time. From now on nobody misses it.
+    pub(super) fn doom(&mut self, index: usize, at_ns: u64) -> Result<Death, JobError> {
+        let child = &mut self.children[index];
+        let process = match &child.process {
+            Process::Here(process) => process.as_fd().try_clone_to_owned(),
+            Process::There { .. } => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        };
+        let process =
+            process.map_err(|cause| JobError::Kill { name: child.name.clone(), cause })?;
+        child.fate = Fate::Doomed;
+        Ok(Death::of(child.name.clone(), process, at_ns))
     }
 
     /// Gives each child of `range` an order of its own.
@@ -234,21 +269,28 @@ impl<H: BorrowMut<Hosts>> Children<H> {
             }
             Ok(report) => Ok(Some(report)),
             Err(TypedMessageError::Channel(ChannelError::TimedOut)) => Ok(None),
+            Err(_) if self.children[index].fate != Fate::Needed => {
+                self.children[index].fate = Fate::Dead;
+                Ok(None)
+            }
             Err(error) => Err(self.failure(index, error)),
         }
     }
 
     /// Children whose channels are readable or closed; waits at most [`POLL_PERIOD`] for the first.
     fn readable(&self) -> Result<Vec<usize>, JobError> {
-        let sockets = self.children.iter().map(|child| PollFd::new(&child.channel, PollFlags::IN));
-        let mut sockets = sockets.collect::<Vec<_>>();
+        let living = self.children.iter().enumerate();
+        let living = living.filter(|(_, child)| child.fate != Fate::Dead);
+        let (indices, mut sockets): (Vec<_>, Vec<_>) = living
+            .map(|(index, child)| (index, PollFd::new(&child.channel, PollFlags::IN)))
+            .unzip();
         match poll(&mut sockets, Some(&POLL_PERIOD)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(JobError::Poll(errno.into())),
         }
         let is_ready =
             |(index, socket): (usize, &PollFd<'_>)| (!socket.revents().is_empty()).then_some(index);
-        Ok(sockets.iter().enumerate().filter_map(is_ready).collect())
+        Ok(indices.into_iter().zip(&sockets).filter_map(is_ready).collect())
     }
 
     /// The error of a child whose channel failed. Of a child that is gone the error has its exit status and the end

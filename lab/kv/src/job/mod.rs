@@ -31,6 +31,7 @@ mod provider;
 mod rank;
 mod run;
 mod threads;
+mod victim;
 
 use std::net::IpAddr;
 

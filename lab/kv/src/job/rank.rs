@@ -18,7 +18,7 @@ use super::{
 use crate::{
     backend::{Backend, Counters, Server, Service, ThreadIdle},
     drive::Schedule,
-    measured::Measured,
+    measured::{Measured, of_rank},
     place::Shard,
     series::RankRecorder,
     store::Partition,
@@ -183,7 +183,8 @@ fn serve<B: Backend>(
                 let measured = take_turns(&mut server, idle, turns, served)?;
                 let rank = config.workload.topology().rank_of(shard);
                 let series = recorder.map(|recorder| recorder.finish(rank));
-                main.done(Measured { series, ..measured });
+                let each_rank = of_rank(rank, &measured.rank_counters);
+                main.done(Measured { series, each_rank, ..measured });
             }
         }
     }

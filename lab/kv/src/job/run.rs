@@ -14,6 +14,7 @@ use super::{
     children::{Children, JobError},
     hosts::{ClockBounds, HostInfo, Hosts},
     meter::cpu_time_ns,
+    victim::Death,
 };
 use crate::{
     backend::{Contact, Kind, Roster},
@@ -160,7 +161,8 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         let warm_up = Workload { warm_up_ms: 0, duration_ms, ..workload.clone() };
         let begin = Instant::now();
         loop {
-            let measured = self.interval(live, |begin_ns| Schedule::new(&warm_up, begin_ns))?;
+            let schedule = |begin_ns| Schedule::new(&warm_up, begin_ns);
+            let measured = self.interval(live, schedule, false)?;
             self.warm_up.add_warm_up(&measured);
             let is_warm = measured.silent_clients() == 0 || warm_up.pace != Pace::Closed;
             if is_warm || begin.elapsed() > WARM_UP_MAX {
@@ -215,10 +217,11 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         live: &mut dyn FnMut(Live),
     ) -> Result<Measured, JobError> {
         let schedule = |begin_ns| Schedule::of_interval(workload, begin_ns);
-        let mut measured = self.interval(live, schedule)?;
-        while measured.late_processes > 0 && measured.repeated < REPEATS_MAX {
+        let kills = workload.kills();
+        let mut measured = self.interval(live, schedule, kills)?;
+        while !kills && measured.late_processes > 0 && measured.repeated < REPEATS_MAX {
             self.lead_time *= 2;
-            let again = self.interval(live, schedule)?;
+            let again = self.interval(live, schedule, false)?;
             self.warm_up.add_warm_up(&measured);
             measured = Measured { repeated: measured.repeated + 1, ..again };
         }
@@ -230,14 +233,17 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         &mut self,
         live: &mut dyn FnMut(Live),
         schedule: impl FnOnce(u64) -> Schedule,
+        kills: bool,
     ) -> Result<Measured, JobError> {
         let clocks = self.children.hosts().clocks()?;
-        let Self { children, host_of, events, lead_time, .. } = self;
-        let lead_time = *lead_time;
+        let lead_time = self.lead_time;
         let schedule = schedule(clock::deadline_ns(lead_time));
+        let Self { children, host_of, .. } = self;
         children.send_each(self.everybody.clone(), |child| {
             Order::Go(clocks[host_of[child]].theirs(&schedule))
         })?;
+        let death = if kills { Some(self.doom_last(&schedule)?) } else { None };
+        let Self { children, host_of, events, .. } = self;
         let length = Duration::from_nanos(schedule.drained_ns - schedule.begin_ns);
         let mut total = Measured {
             interval_ns: schedule.end_ns - schedule.measure_ns,
@@ -271,10 +277,34 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         // Providers first: their daemon still counts what they do.
         stop(children, self.providers.clone(), &mut total)?;
         stop(children, 0..self.providers.start, &mut total)?;
+        if death.is_some() {
+            // What they counted died with them.
+            total.per_client.truncate(self.living_clients());
+        }
         if let (Some(plan), Some(series)) = (self.config.workload.series, &total.series) {
-            total.series = Some(series.around(plan.event, schedule.begin_ns..schedule.end_ns));
+            let death = death.map(time_of).transpose()?;
+            let interval = schedule.begin_ns..schedule.end_ns;
+            total.series = Some(series.around(plan.event, interval, death));
         }
         Ok(total)
+    }
+
+    /// Lets the last client process be killed in the middle of an interval. The job goes on without it.
+    fn doom_last(&mut self, schedule: &Schedule) -> Result<Death, JobError> {
+        let at_ns = schedule.measure_ns.midpoint(schedule.end_ns);
+        self.clients.end -= 1;
+        self.everybody.end -= 1;
+        self.children.doom(self.clients.end, at_ns)
+    }
+
+    /// Clients without those of a process that was killed, which are the last ones.
+    fn living_clients(&self) -> usize {
+        let topology = self.config.workload.topology();
+        let of_a_process = match self.config.workload.client_kind {
+            ClientKind::Thread => topology.clients_per_rank,
+            ClientKind::Process => 1,
+        };
+        usize::from(topology.clients().saturating_sub(of_a_process))
     }
 
     /// Ends all processes, and judges the history if there is one.
@@ -298,6 +328,11 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         let ours = self.events.drain(..).map(|(host, event)| clocks[host].ours(event)).collect();
         judge(ours, self.launcher, live).map(Some)
     }
+}
+
+fn time_of(death: Death) -> Result<u64, JobError> {
+    let name = death.name.clone();
+    death.time_ns().map_err(|cause| JobError::Kill { name, cause })
 }
 
 /// Writes the history if it is asked for, and judges it.

@@ -15,7 +15,7 @@ use crate::{
     codec,
     place::Topology,
     rng::Rng,
-    series::{SLICES_MAX, SeriesPlan},
+    series::{SLICES_MAX, SeriesEvent, SeriesPlan},
     words::words,
 };
 
@@ -242,8 +242,30 @@ impl Workload {
             _ if self.timeout_ms == 0 || self.timeout_ms > RUN_MS_MAX => {
                 wrong("timeout", &self.timeout_ms, "it must be 1 ms to 1 h")
             }
-            _ => Ok(()),
+            _ => self.validate_kill(),
         }
+    }
+
+    /// Whether a client process is killed while the others are measured.
+    #[must_use]
+    pub fn kills(&self) -> bool {
+        self.series.is_some_and(|plan| plan.event == SeriesEvent::Kill)
+    }
+
+    fn validate_kill(&self) -> Result<(), WorkloadError> {
+        let of_a_rank = match self.client_kind {
+            ClientKind::Thread => 1,
+            ClientKind::Process => u32::from(self.clients_per_rank),
+        };
+        let reason = match self.verify {
+            _ if !self.kills() => return Ok(()),
+            Verify::Full => "what the dead has done is known to nobody; use --verify answers",
+            Verify::Answers if u32::from(self.ranks) * of_a_rank < 2 => {
+                "there must be two client processes at least"
+            }
+            Verify::Answers => return Ok(()),
+        };
+        Err(WorkloadError { name: "around", value: "kill".to_owned(), reason: reason.to_owned() })
     }
 
     /// In what two workloads differ: names and both values.
@@ -290,6 +312,20 @@ impl Default for Workload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_to_be_killed_has_to_be_one_of_several_and_no_witness() {
+        let series = Some(SeriesPlan { slice_ns: 10_000, event: SeriesEvent::Kill });
+        let base = Workload { series, ..Workload::default() };
+        assert_eq!(base.validate(), Ok(()));
+        for wrong in [
+            Workload { ranks: 1, clients_per_rank: 1, ..base.clone() },
+            Workload { ranks: 1, client_kind: ClientKind::Thread, ..base.clone() },
+            Workload { verify: Verify::Full, ..base },
+        ] {
+            assert_eq!(wrong.validate().unwrap_err().name, "around", "{wrong:?}");
+        }
+    }
 
     #[test]
     fn the_default_makes_sense_and_nonsense_is_named() {

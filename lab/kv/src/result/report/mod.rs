@@ -182,13 +182,17 @@ fn by_regime(
 }
 
 /// Local and remote calls apart, and what explains the numbers.
-fn numbers(cells: &[ReducedCell]) -> [ReportSection; 2] {
+fn numbers(cells: &[ReducedCell]) -> Vec<ReportSection> {
     let all = cells.iter().collect::<Vec<_>>();
-    [
+    let each_rank = tables::each_rank(&all).map(|table| {
+        let hint = "Of the run whose throughput is the median: answers of the node's clients, and what its daemon counted.";
+        ReportSection::with("Each node", hint, [Block::Table(table)])
+    });
+    let sections = [
         ReportSection::with("Local and remote calls", "", [Block::Table(tables::numbers(&all))]),
         ReportSection::with("Costs", costs::MEANING, [Block::Table(tables::costs(&all))]),
-    ]
-    .map(ReportSection::folded)
+    ];
+    sections.into_iter().chain(each_rank).map(ReportSection::folded).collect()
 }
 
 /// What the numbers alone do not tell.

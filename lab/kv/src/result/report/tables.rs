@@ -10,10 +10,15 @@ use measure::{
 use super::super::{
     ReducedCell, SideCell,
     costs::{self as cost, costs as costs_of},
-    reduce::ratio_over,
+    reduce::{as_f64, ratio_over},
     system_parts, workload_parts,
 };
-use crate::{backend::Kind, configuration::Config, workload::Workload};
+use crate::{
+    backend::Kind,
+    configuration::Config,
+    measured::{EACH_RANK, Measured},
+    workload::Workload,
+};
 
 /// Headings of [`answers`], and what stands below each.
 pub(super) const ANSWERS: [(&str, &str); 12] = [
@@ -141,6 +146,31 @@ fn spread(summary: Summary) -> String {
         return "1 run".to_owned();
     }
     format!("{}–{}", number(summary.min / 1e3), number(summary.max / 1e3))
+}
+
+/// What clients and the daemon of each node did, in the run whose throughput is the median; nothing of backends that
+/// count nothing.
+pub(super) fn each_rank(cells: &[&ReducedCell]) -> Option<Table> {
+    let all = || cells.iter().flat_map(|cell| cell.typical.each_rank.values());
+    let columns = EACH_RANK.iter().filter(|name| all().any(|counts| counts.contains_key(**name)));
+    let columns = columns.collect::<Vec<_>>();
+    let names = columns.iter().map(|name| name.replace('_', " "));
+    let mut table =
+        Table::new(2, ["cell", "node", "answers k/s"].map(str::to_owned).into_iter().chain(names));
+    for cell in cells {
+        let Measured { each_rank, per_client, interval_ns, .. } = &cell.typical;
+        for (rank, counts) in each_rank {
+            let clients = cell.config.workload.topology().clients_of(*rank);
+            let answers = clients.filter_map(|id| per_client.get(usize::from(id.0)));
+            let rate = as_f64(answers.sum()) * 1e6 / as_f64((*interval_ns).max(1));
+            let counts = columns
+                .iter()
+                .map(|name| counts.get(**name).map_or_else(String::new, ToString::to_string));
+            let about = [cell.name.clone(), rank.to_string(), number(rate)];
+            table.push(about.into_iter().chain(counts));
+        }
+    }
+    (!columns.is_empty()).then_some(table)
 }
 
 /// What explains the numbers.
