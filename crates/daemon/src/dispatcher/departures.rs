@@ -61,7 +61,7 @@ impl Departures {
     /// Tells the other threads whom nobody waits for, as far as they have room.
     #[cold]
     pub(super) fn tell(&mut self, threads: &mut ThreadHandle) {
-        self.untold.retain(|(thread, notice)| !threads.notify(*thread, *notice));
+        self.untold.retain(|(thread, notice)| !threads.notify(*thread, notice.clone()));
     }
 }
 
@@ -153,6 +153,8 @@ impl<P: ClientPort> Dispatcher<P> {
                     self.cancel_provider_call(replies, worker, key, Status::Cancelled);
                 }
             }
+            ThreadNotice::Introduce(newcomer) => self.introduce_of_thread(newcomer),
+            ThreadNotice::Shared(service) => self.introductions.share_with_threads(service),
         }
     }
 
