@@ -20,6 +20,7 @@ use crate::{
         },
         word, word_or_zero,
     },
+    name::{NAME_BYTES_MAX, service_number},
     patience,
 };
 
@@ -93,6 +94,31 @@ impl BulkProvider {
     ///
     /// [`ProvideError`].
     pub fn offer(path: &Path, service: u16, config: ClientConfig) -> Result<Self, ProvideError> {
+        Self::offer_as(path, service, "", config)
+    }
+
+    /// Offers the service of this name: its [number](service_number) is that of the name.
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`].
+    pub fn offer_named(
+        path: &Path,
+        name: &str,
+        config: ClientConfig,
+    ) -> Result<Self, ProvideError> {
+        Self::offer_as(path, service_number(name), name, config)
+    }
+
+    fn offer_as(
+        path: &Path,
+        service: u16,
+        name: &str,
+        config: ClientConfig,
+    ) -> Result<Self, ProvideError> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(ProvideError::TooLong(service));
+        }
         let ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
         let mut provider = Self {
             ipc,
@@ -105,7 +131,7 @@ impl BulkProvider {
             is_asking: false,
             has_unread_answer: false,
         };
-        match provider.ask(method::OFFER, &service.to_le_bytes()) {
+        match provider.ask(method::OFFER, &[&service.to_le_bytes()[..], name.as_bytes()].concat()) {
             Ok(_) => Ok(provider),
             Err(error) => {
                 let service = OfferedService { number: service, name: String::new() };
