@@ -17,7 +17,7 @@ use client::{
 };
 use daemon::metrics::Counter;
 use memory::sync::{AtomicBool, Ordering};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     cluster::{
@@ -279,6 +279,30 @@ fn a_daemon_that_drains_ends_direct_sessions_first_and_what_was_executed_is_answ
 #[test]
 fn a_daemon_of_two_threads_that_drains_ends_direct_sessions_between_them_first() {
     drain(Cluster::with(1, TWO));
+}
+
+/// A drain that waited for the provider would take longer than anything may here.
+#[test]
+fn fault_a5_a_daemon_that_drains_does_not_wait_for_sessions_of_a_provider_that_is_stopped() {
+    let mut cluster = Cluster::with(1, &[("COPYRPC_DRAIN_TIMEOUT", "1000s")]);
+    let file = env::temp_dir().join(format!("copyrpc-direct-stopped-{}", std::process::id()));
+    let mut provider = child(&cluster, &file);
+    let mut client = cluster.client(0);
+    eventually(|| {
+        // It may not offer the service yet.
+        let _ = call(&mut client, 1);
+        cluster.counter(0, Counter::DirectSessions) == Some(1)
+    });
+    // No call is in flight, so none has a deadline that is waited for.
+    kill_process(Pid::from_child(&provider), Signal::STOP).unwrap();
+    cluster.signal(0, Signal::TERM);
+    let daemon = cluster.daemons[0].as_mut().unwrap();
+    eventually(|| daemon.try_wait().unwrap().is_some_and(|status| status.success()));
+    let ended = call(&mut client, 2).unwrap_err();
+    assert_eq!(ended.status(), Status::Unavailable, "{ended}");
+    provider.kill().unwrap();
+    provider.wait().unwrap();
+    fs::remove_file(&file).unwrap();
 }
 
 fn drain(mut cluster: Cluster) {

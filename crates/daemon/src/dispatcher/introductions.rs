@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use client::message::{DirectRecord, HERE, WantedHead, method};
 use ipc::{ClientProcess, Introducer, Introduction};
 use memory::sync::Arc;
-use os::unix::UnixConnection;
+use os::{process::is_stopped, unix::UnixConnection};
 use rpc::Status;
 use rustix::process::{Resource, getrlimit};
 use zerocopy::FromBytes as _;
@@ -39,7 +39,15 @@ const LOOK_NS: u64 = 100_000_000;
 struct Host<P: ClientPort> {
     service: u16,
     client: P::Client,
+    process: Option<ClientProcess>,
     introducer: Introducer,
+}
+
+impl<P: ClientPort> Host<P> {
+    /// Whether its process is stopped, as far as that is known.
+    fn is_stopped(&self) -> bool {
+        self.process.is_some_and(|process| is_stopped(process.pid))
+    }
 }
 
 /// A client that was introduced to a provider. One of the two may belong to another thread.
@@ -166,11 +174,25 @@ impl<P: ClientPort> Introductions<P> {
 
     /// Forgets sessions that have ended, if it is time to.
     pub(crate) fn expire(&mut self, now_ns: u64) {
-        if self.sessions.is_empty() || now_ns < self.look_ns && !self.is_draining {
+        let is_due = now_ns >= self.look_ns;
+        if self.sessions.is_empty() || !is_due && !self.is_draining {
             return;
         }
-        self.look_ns = now_ns + LOOK_NS;
+        if is_due {
+            self.look_ns = now_ns + LOOK_NS;
+            self.end_of_stopped();
+        }
         self.forget_ended();
+    }
+
+    /// Ends the sessions of providers that are stopped, and that will not end them when the daemon waits for that.
+    fn end_of_stopped(&mut self) {
+        if self.is_draining {
+            let Self { hosts, sessions, .. } = self;
+            for host in hosts.iter().filter(|host| host.is_stopped()) {
+                end(sessions, |session| session.host.is(host.client));
+            }
+        }
     }
 
     fn forget_ended(&mut self) {
@@ -276,7 +298,8 @@ impl<P: ClientPort> Dispatcher<P> {
             return Err(Status::FailedPrecondition);
         }
         let introducer = Introducer::adopt(channel).map_err(|_| Status::InvalidArgument)?;
-        self.introductions.hosts.push(Host { service, client, introducer });
+        let process = port.replies().process_of(to);
+        self.introductions.hosts.push(Host { service, client, process, introducer });
         Ok(())
     }
 
