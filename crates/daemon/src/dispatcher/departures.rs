@@ -82,16 +82,14 @@ impl<P: ClientPort> Dispatcher<P> {
         };
         let waiting = self.waiting.take_unwanted(&mut self.held, is_wanted);
         let mut of_threads = BTreeSet::new();
-        for (_, PendingCall { reply_to, charge, .. }) in self.calls.iter_mut() {
-            if let ReplyTo::Client(to) = reply_to
-                && !waits(*to)
-            {
+        self.calls.orphan(
+            |to| !waits(to),
+            |to, PendingCall { charge, .. }| {
                 if self.thread_handle.owner(charge.rank).is_some() {
-                    of_threads.insert(tag_of::<P>(self.client_base, *to));
+                    of_threads.insert(tag_of::<P>(self.client_base, to));
                 }
-                *reply_to = ReplyTo::Nobody;
-            }
-        }
+            },
+        );
         for key in &unwanted {
             if let Some(ProviderCall { server: Server::Thread, caller, .. }) =
                 self.provider_calls.get(*key)
@@ -130,10 +128,7 @@ impl<P: ClientPort> Dispatcher<P> {
         is_unwanted: impl Fn(&PendingCall<P>) -> bool,
     ) {
         for peer in self.peers.iter() {
-            worker.cancel_all(peer, |cookie| {
-                let call = Key::from_u64(cookie).and_then(|key| self.calls.get(key));
-                call.is_some_and(&is_unwanted)
-            });
+            worker.cancel_all(peer, |cookie| self.calls.get(cookie).is_some_and(&is_unwanted));
         }
     }
 
