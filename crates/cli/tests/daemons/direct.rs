@@ -255,7 +255,7 @@ fn fault_a16_a_client_of_another_thread_whose_provider_is_killed_finds_the_next_
             for number in 0..MANY {
                 let sent = number.to_le_bytes();
                 let answer = loop {
-                    match client.call(HERE, ECHO, 1, &sent) {
+                    match client.call(To::new(HERE, ECHO, 1), &sent) {
                         Ok(answer) => break answer.to_vec(),
                         Err(error) => assert_eq!(error.status(), Status::Unavailable, "{error}"),
                     }

@@ -94,7 +94,7 @@ impl BulkProvider {
     ///
     /// [`ProvideError`].
     pub fn offer(path: &Path, service: u16, config: ClientConfig) -> Result<Self, ProvideError> {
-        Self::offer_as(path, service, "", config)
+        Self::offer_as(path, OfferedService { number: service, name: String::new() }, config)
     }
 
     /// Offers the service of this name: its [number](service_number) is that of the name.
@@ -107,22 +107,22 @@ impl BulkProvider {
         name: &str,
         config: ClientConfig,
     ) -> Result<Self, ProvideError> {
-        Self::offer_as(path, service_number(name), name, config)
+        let service = OfferedService { number: service_number(name), name: name.to_owned() };
+        Self::offer_as(path, service, config)
     }
 
     fn offer_as(
         path: &Path,
-        service: u16,
-        name: &str,
+        service: OfferedService,
         config: ClientConfig,
     ) -> Result<Self, ProvideError> {
-        if name.len() > NAME_BYTES_MAX {
+        if service.name.len() > NAME_BYTES_MAX {
             return Err(ProvideError::TooLong(service));
         }
         let ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
         let mut provider = Self {
             ipc,
-            service,
+            service: service.number,
             timeout: config.timeout,
             arrived: VecDeque::new(),
             ended: HashMap::new(),
@@ -131,12 +131,10 @@ impl BulkProvider {
             is_asking: false,
             has_unread_answer: false,
         };
-        match provider.ask(method::OFFER, &[&service.to_le_bytes()[..], name.as_bytes()].concat()) {
+        let offered = [&service.number.to_le_bytes()[..], service.name.as_bytes()].concat();
+        match provider.ask(method::OFFER, &offered) {
             Ok(_) => Ok(provider),
-            Err(error) => {
-                let service = OfferedService { number: service, name: String::new() };
-                Err(ProvideError::refused(service, error))
-            }
+            Err(error) => Err(ProvideError::refused(service, error)),
         }
     }
 
