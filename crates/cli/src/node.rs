@@ -86,6 +86,7 @@ pub(crate) fn services(args: &NodeArgs) -> anyhow::Result<()> {
         json!({
             "service": it.service,
             "name": it.name,
+            "lends_memory": it.lends_memory,
             "providers": it.providers,
             "waiting": it.waiting,
             "given": it.given,
@@ -98,9 +99,10 @@ pub(crate) fn services(args: &NodeArgs) -> anyhow::Result<()> {
             if it.providers == 0 { "the daemon".to_owned() } else { it.providers.to_string() };
         let [waiting, given] = [it.waiting, it.given].map(|number| number.to_string());
         let requests = it.requests.to_string();
-        [it.service.to_string(), it.name.clone(), providers, requests, waiting, given]
+        let memory = if it.lends_memory { "lent" } else { "" }.to_owned();
+        [it.service.to_string(), it.name.clone(), memory, providers, requests, waiting, given]
     });
-    let header = ["service", "name", "providers", "requests", "waiting", "given"];
+    let header = ["service", "name", "memory", "providers", "requests", "waiting", "given"];
     print(args, &listed, "no process of this node offers a service", header, rows)
 }
 

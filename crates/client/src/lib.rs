@@ -446,6 +446,8 @@ pub struct ServiceInfo {
     pub service: u16,
     /// Its name; empty if it has none.
     pub name: String,
+    /// Whether its calls [lend memory](bulk). Such services have numbers of their own.
+    pub lends_memory: bool,
     /// Processes that offer it; 0: a function of the daemon's program does.
     pub providers: u16,
     /// Requests that wait for one of them.

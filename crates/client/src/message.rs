@@ -377,9 +377,12 @@ pub struct ServiceRecord {
     pub given: U32,
     /// Bytes of the name.
     pub name_bytes: U16,
-    /// Zero.
-    pub reserved: U16,
+    /// [`LENDS_MEMORY`], or 0.
+    pub flags: U16,
 }
+
+/// In [`ServiceRecord::flags`]: calls of the service lend memory.
+pub const LENDS_MEMORY: u16 = 1;
 
 /// The subjects of [`method::REPORT`].
 pub mod report {

@@ -8,8 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes as _, KnownLayout};
 use crate::{
     CallError, Client, HERE, ServiceInfo, To,
     message::{
-        ClientRecord, DAEMON, Known, PeerRecord, ReportAnswer, ReportHead, ServiceReport, method,
-        report,
+        ClientRecord, DAEMON, Known, LENDS_MEMORY, PeerRecord, ReportAnswer, ReportHead,
+        ServiceReport, method, report,
     },
 };
 
@@ -100,20 +100,23 @@ impl Client {
         Ok(peers)
     }
 
-    /// The services of this node, in the order of their numbers.
+    /// The services of this node, in the order of their numbers. What is told of those whose calls lend memory is up to
+    /// 100 ms old.
     ///
     /// # Errors
     ///
     /// [`CallError`].
     pub fn services(&mut self) -> Result<Vec<ServiceInfo>, CallError> {
-        let mut services = BTreeMap::<u16, ServiceInfo>::new();
+        let mut services = BTreeMap::<(u16, bool), ServiceInfo>::new();
         self.report(report::SERVICES, |_, records| {
             let (record, rest) = split::<ServiceReport>(records)?;
             let ServiceReport { service: it, requests } = record;
             let name = rest.split_at_checked(it.name_bytes.get().into());
             let (name, rest) = name.ok_or(NONSENSE)?;
+            let lends_memory = it.flags.get() & LENDS_MEMORY != 0;
             let told = ServiceInfo {
                 service: it.service.get(),
+                lends_memory,
                 name: String::from_utf8_lossy(name).into_owned(),
                 providers: it.providers.get(),
                 waiting: it.waiting.get(),
@@ -121,14 +124,14 @@ impl Client {
                 requests: requests.get(),
             };
             // Several threads of the daemon may offer it.
-            match services.get_mut(&told.service) {
+            match services.get_mut(&(told.service, lends_memory)) {
                 Some(known) => {
                     known.providers = known.providers.saturating_add(told.providers);
                     known.waiting = known.waiting.saturating_add(told.waiting);
                     known.given = known.given.saturating_add(told.given);
                     known.requests += told.requests;
                 }
-                None => drop(services.insert(told.service, told)),
+                None => drop(services.insert((told.service, lends_memory), told)),
             }
             Ok(rest)
         })?;

@@ -118,6 +118,8 @@ pub struct Services<P: ClientPort> {
     offers: Option<Offers>,
     /// The rules by which the daemon judges offers and calls.
     rights: Rights,
+    /// Services of another kind, in the order of their numbers: they are only told of here.
+    lending: Vec<LendingService>,
 }
 
 /// The disposition of a request.
@@ -149,10 +151,16 @@ impl<P: ClientPort> Entry<P> {
             waiting: word(waiting).into(),
             given: word(given).into(),
             name_bytes: half(name_bytes).into(),
-            reserved: 0.into(),
+            flags: 0.into(),
         };
         (record, name)
     }
+}
+
+/// A service whose calls lend memory, as it was at the last look.
+pub(super) struct LendingService {
+    pub(super) report: ServiceReport,
+    pub(super) name: Vec<u8>,
 }
 
 impl<P: ClientPort> Default for Services<P> {
@@ -163,6 +171,7 @@ impl<P: ClientPort> Default for Services<P> {
             places: vec![0; NUMBERS].into(),
             offers: None,
             rights: Rights::default(),
+            lending: Vec::new(),
         }
     }
 }
@@ -256,15 +265,24 @@ impl<P: ClientPort> Services<P> {
     /// Writes what this thread offers in the order of the numbers, without the first `skip`; returns
     /// how many.
     pub(super) fn report(&self, into: &mut Vec<u8>, skip: usize) -> usize {
-        let mut count = 0;
-        for entry in self.sorted().into_iter().skip(skip).take(report::RECORDS_MAX) {
+        let entries = self.sorted();
+        let offered = entries.iter().map(|entry| {
             let (service, name) = entry.record();
-            let record = ServiceReport { service, requests: entry.requests.into() };
+            (ServiceReport { service, requests: entry.requests.into() }, name)
+        });
+        let lending = self.lending.iter().map(|it| (it.report, &it.name[..]));
+        let mut count = 0;
+        for (record, name) in offered.chain(lending).skip(skip).take(report::RECORDS_MAX) {
             into.extend_from_slice(record.as_bytes());
             into.extend_from_slice(name);
             count += 1;
         }
         count
+    }
+
+    /// The services whose calls lend memory are these now.
+    pub(super) fn set_lending(&mut self, lending: Vec<LendingService>) {
+        self.lending = lending;
     }
 
     fn sorted(&self) -> Vec<&Entry<P>> {

@@ -7,6 +7,7 @@ use slots::Key;
 
 use crate::{
     client_port::{ClientTag, Outgoing},
+    direct_link::DirectNewcomer,
     limits::CallerId,
     source::PrivateBody,
 };
@@ -40,12 +41,16 @@ pub(super) struct AskedBy {
 }
 
 /// What a thread says to another one without an answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum ThreadNotice {
     /// Nobody waits for what this client of the thread called.
     Forget(ClientTag),
     /// Nobody waits for the answer to this request.
     Cancel(AskedBy),
+    /// This client of the thread may call a provider of the other one.
+    Introduce(DirectNewcomer),
+    /// A process of the thread offers this service, too.
+    Shared(u16),
 }
 
 /// The answer to a [`ThreadRequest`].

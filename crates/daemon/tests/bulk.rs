@@ -15,6 +15,7 @@ use client::{
         message::{BulkCallHead, IS_WRITABLE, SliceHead, method},
     },
     message::{CallHead, DAEMON, HERE},
+    name::service_number,
 };
 use copyrpc_daemon::{
     Services, Serving, Status,
@@ -85,6 +86,52 @@ fn here_and_there(name: &str, body: impl Fn(&Serving, &Serving, u32)) {
     with_two_daemons(name, Services::default, |[first, second]| {
         body(second, second, HERE);
         body(first, second, 1);
+    });
+}
+
+#[test]
+fn services_that_lend_memory_are_told_of_by_name_apart_from_others_of_their_number() {
+    here_and_there("bulk-services", |caller, answerer, rank| {
+        const NAME: &str = "blocks";
+        let (service, config) = (service_number(NAME), ClientConfig::default);
+        let socket = answerer.runtime.socket();
+        let ordinary = client::Provider::register(&socket, service, config()).unwrap();
+        let mut provider = BulkProvider::offer_named(&socket, NAME, config()).unwrap();
+        let mut client = client(caller);
+        let region = client.bulk(4096).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let work = next(&mut provider);
+                let mut asks = self::client(answerer);
+                told(&mut asks, service, (1, 1));
+                provider.answer(work, Status::Ok, b"").unwrap();
+                provider.next(Duration::ZERO).unwrap();
+                told(&mut asks, service, (1, 0));
+            });
+            let to = To { rank, service, method: 1 };
+            client.call_bulk(to, b"", &[region.slice(0, 1)], LONG).unwrap();
+        });
+        let mut asks = self::client(answerer);
+        let listed = asks.services().unwrap();
+        let of_number: Vec<_> = listed.iter().filter(|it| it.service == service).collect();
+        assert_eq!(of_number.len(), 2, "{listed:?}");
+        drop((provider, ordinary));
+        eventually(|| asks.services().unwrap().iter().all(|it| it.service != service));
+        let long = "a".repeat(256);
+        let refused = BulkProvider::offer_named(&socket, &long, config());
+        assert!(matches!(refused, Err(client::ProvideError::TooLong(_))), "{refused:?}");
+    });
+}
+
+/// The daemon comes to tell of a service which lends memory so many requests, and those that are not answered.
+fn told(asks: &mut Client, service: u16, counts: (u64, u32)) {
+    eventually(|| {
+        let listed = asks.services().unwrap();
+        let lending = listed.iter().find(|it| it.lends_memory && it.service == service);
+        lending.is_some_and(|it| {
+            (it.name.as_str(), it.providers, it.requests, it.given)
+                == ("blocks", 1, counts.0, counts.1)
+        })
     });
 }
 

@@ -189,6 +189,27 @@ impl Model {
         }
     }
 
+    /// The server is gone, which was introduced: answers that it gave arrive, and of all other calls is told whether it
+    /// had taken them.
+    fn end(&mut self, core: &mut ClientCalls<u64>) {
+        let taken = core.taken_position();
+        while !self.answered.is_empty() {
+            self.receive(false, core);
+        }
+        let mut ended = Vec::new();
+        let count = core.fail_all(CallError::ServerGone, Some(taken), &mut |number, outcome| {
+            ended.push((number, outcome.unwrap_err().error));
+        });
+        ended.sort_unstable_by_key(|(number, _)| *number);
+        let expected = self.waiting.iter().map(|(_, number)| {
+            let is_sent = self.sent.iter().any(|(sent, _)| sent == number);
+            (*number, if is_sent { CallError::NotTaken } else { CallError::ServerGone })
+        });
+        let mut expected: Vec<_> = expected.collect();
+        expected.sort_unstable_by_key(|(number, _)| *number);
+        assert_eq!((&ended, count), (&expected, expected.len()));
+    }
+
     fn receive(&mut self, is_lent: bool, core: &mut ClientCalls<u64>) {
         let mut received = None;
         let ended = if is_lent {
@@ -229,6 +250,7 @@ proptest! {
         for op in ops {
             model.apply(op, &mut core, &mut calls);
         }
+        model.end(&mut core);
     }
 
     #[test]

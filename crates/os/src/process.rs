@@ -186,6 +186,19 @@ impl AsFd for Process {
     }
 }
 
+/// Whether a process is stopped: by a signal, or by a debugger. A process that has ended, or that this one does not see, is
+/// not.
+#[must_use]
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    matches!(parse_state(&String::from_utf8_lossy(&stat)), Some("T" | "t"))
+}
+
+fn parse_state(stat: &str) -> Option<&str> {
+    let (_, after_comm) = stat.rsplit_once(')')?;
+    after_comm.split_ascii_whitespace().next()
+}
+
 /// The start of a process, by the name of its folder in `/proc`.
 fn start_ticks(pid: &str) -> Result<u64, Errno> {
     let stat = fs::read(format!("/proc/{pid}/stat"))
@@ -219,6 +232,27 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_stopped_between_two_signals() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let comes_to = |is_wanted: bool| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while is_stopped(child.id()) != is_wanted {
+                assert!(std::time::Instant::now() < deadline);
+                std::thread::yield_now();
+            }
+        };
+        assert!(!is_stopped(child.id()));
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        comes_to(true);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        comes_to(false);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_stopped(u32::MAX));
+    }
+
+    #[test]
     fn ids_that_name_no_process_are_gone() {
         for pid in [0, i32::MAX.unsigned_abs(), u32::MAX] {
             assert_eq!(Process::open(pid).unwrap_err(), ProcessError::Gone { pid });
@@ -229,6 +263,8 @@ mod tests {
     fn a_hostile_command_name_does_not_shift_the_fields() {
         let stat = "7 (a) 1 (b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 8192 9";
         assert_eq!(parse_start_ticks(stat), Some(123_456));
+        assert_eq!(parse_state(stat), Some("S"));
         assert_eq!(parse_start_ticks("7 (a"), None);
+        assert_eq!(parse_state("7 (a"), None);
     }
 }

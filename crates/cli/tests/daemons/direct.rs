@@ -17,11 +17,14 @@ use client::{
 };
 use daemon::metrics::Counter;
 use memory::sync::{AtomicBool, Ordering};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::cluster::{
-    Cluster, ECHO, PATIENCE, StopOnDrop, body, connect, eventually, patient, reverse,
-    serve_reversed,
+use super::{
+    cluster::{
+        Cluster, ECHO, PATIENCE, StopOnDrop, body, connect, eventually, patient, reverse,
+        serve_reversed,
+    },
+    threads::TWO,
 };
 
 /// More calls than go before an introduction.
@@ -209,9 +212,100 @@ fn fault_a16_what_a_provider_that_is_killed_had_not_taken_is_made_again_and_noth
     assert_eq!(lost, 0, "calls were answered and not executed");
 }
 
+/// A provider belongs to the first thread, clients to both.
+#[test]
+fn clients_of_all_threads_of_a_daemon_call_a_provider_without_it_and_leave_no_session() {
+    let cluster = Cluster::with(1, TWO);
+    let provider = Provider::register(&cluster.socket(0), ECHO, ClientConfig::default()).unwrap();
+    let stop = provider.stop_handle();
+    thread::scope(|scope| {
+        let _stops = StopOnDrop(&stop);
+        scope.spawn(|| serve_reversed(provider));
+        let mut clients = [cluster.client(0), cluster.client(0)];
+        clients.iter_mut().for_each(meet);
+        let counter = |counter| cluster.counter(0, counter).unwrap_or_default();
+        eventually(|| counter(Counter::DirectSessions) == 2);
+        let stopped = Stopped::new(&cluster);
+        clients.iter_mut().for_each(meet);
+        drop(stopped);
+        eventually(|| counter(Counter::RequestsLocal) == 4 * MANY);
+        assert!(counter(Counter::RequestsDirect) >= 2 * MANY);
+        // Each client is told what it did, whatever thread it belongs to.
+        let mut asks = connect(&cluster.socket(0));
+        let clients_of = asks.clients().unwrap();
+        let busy = clients_of.iter().filter(|client| client.requests >= 2 * MANY).count();
+        assert_eq!(busy, 2, "{clients_of:?}");
+        drop(clients);
+        eventually(|| counter(Counter::DirectSessions) == 0);
+    });
+}
+
+#[test]
+fn fault_a16_a_client_of_another_thread_whose_provider_is_killed_finds_the_next_one() {
+    let cluster = Cluster::with(1, TWO);
+    let file = env::temp_dir().join(format!("copyrpc-direct-threads-{}", std::process::id()));
+    let _ = fs::remove_file(&file);
+    let retry = Retry { retries_max: 10_000, awaits_service: true, ..Retry::standard() };
+    let retry = Retry { budget_percent: 1_000_000, ..retry };
+    let config = ClientConfig { timeout: PATIENCE, retry, ..ClientConfig::default() };
+    let mut clients = [(); 2].map(|()| Client::connect(&cluster.socket(0), config).unwrap());
+    for _ in 0..2 {
+        let mut provider = child(&cluster, &file);
+        for client in &mut clients {
+            for number in 0..MANY {
+                let sent = number.to_le_bytes();
+                let answer = loop {
+                    match client.call(To::new(HERE, ECHO, 1), &sent) {
+                        Ok(answer) => break answer.to_vec(),
+                        Err(error) => assert_eq!(error.status(), Status::Unavailable, "{error}"),
+                    }
+                };
+                assert_eq!(answer, reverse(&sent));
+            }
+        }
+        eventually(|| cluster.counter(0, Counter::DirectSessions) == Some(2));
+        provider.kill().unwrap();
+        provider.wait().unwrap();
+        eventually(|| cluster.counter(0, Counter::DirectSessions) == Some(0));
+    }
+    fs::remove_file(&file).unwrap();
+}
+
 #[test]
 fn a_daemon_that_drains_ends_direct_sessions_first_and_what_was_executed_is_answered() {
-    let mut cluster = Cluster::new(1);
+    drain(Cluster::new(1));
+}
+
+#[test]
+fn a_daemon_of_two_threads_that_drains_ends_direct_sessions_between_them_first() {
+    drain(Cluster::with(1, TWO));
+}
+
+/// A drain that waited for the provider would take longer than anything may here.
+#[test]
+fn fault_a5_a_daemon_that_drains_does_not_wait_for_sessions_of_a_provider_that_is_stopped() {
+    let mut cluster = Cluster::with(1, &[("COPYRPC_DRAIN_TIMEOUT", "1000s")]);
+    let file = env::temp_dir().join(format!("copyrpc-direct-stopped-{}", std::process::id()));
+    let mut provider = child(&cluster, &file);
+    let mut client = cluster.client(0);
+    eventually(|| {
+        // It may not offer the service yet.
+        let _ = call(&mut client, 1);
+        cluster.counter(0, Counter::DirectSessions) == Some(1)
+    });
+    // No call is in flight, so none has a deadline that is waited for.
+    kill_process(Pid::from_child(&provider), Signal::STOP).unwrap();
+    cluster.signal(0, Signal::TERM);
+    let daemon = cluster.daemons[0].as_mut().unwrap();
+    eventually(|| daemon.try_wait().unwrap().is_some_and(|status| status.success()));
+    let ended = call(&mut client, 2).unwrap_err();
+    assert_eq!(ended.status(), Status::Unavailable, "{ended}");
+    provider.kill().unwrap();
+    provider.wait().unwrap();
+    fs::remove_file(&file).unwrap();
+}
+
+fn drain(mut cluster: Cluster) {
     let provider = Provider::register(&cluster.socket(0), ECHO, ClientConfig::default()).unwrap();
     let stop = provider.stop_handle();
     thread::scope(|scope| {
@@ -249,7 +343,18 @@ fn a_daemon_that_drains_ends_direct_sessions_first_and_what_was_executed_is_answ
 #[test]
 fn another_process_that_offers_the_service_gets_its_share_from_clients_that_went_without_the_daemon()
  {
-    let cluster = Cluster::new(1);
+    share(&Cluster::new(1), 0);
+}
+
+/// The second provider belongs to the thread of the first one, or to that of the client.
+#[test]
+fn another_process_on_any_thread_that_offers_the_service_gets_its_share() {
+    share(&Cluster::with(1, TWO), 0);
+    share(&Cluster::with(1, TWO), 1);
+}
+
+/// So many clients come between the first client and the second provider.
+fn share(cluster: &Cluster, between: usize) {
     let offer = Offer::new(ECHO).shared();
     let offered = || Provider::offer(&cluster.socket(0), &offer, ClientConfig::default()).unwrap();
     let (first, requests) = (offered(), mpsc::channel());
@@ -259,6 +364,7 @@ fn another_process_that_offers_the_service_gets_its_share_from_clients_that_went
         scope.spawn(|| serve_reversed(first));
         let mut client = cluster.client(0);
         meet(&mut client);
+        let _between: Vec<_> = (0..between).map(|_| cluster.client(0)).collect();
         let second = offered();
         let stop = second.stop_handle();
         let _stops = StopOnDrop(&stop);

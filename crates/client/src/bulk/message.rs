@@ -6,7 +6,7 @@
 //!    REGION          RegionHead, after a descriptor over the socket            ─▶ id u64
 //!    FORGET          id u64
 //!    CALL            BulkCallHead; SliceHead of each slice; body               ─▶ body
-//!    OFFER           service u16
+//!    OFFER           service u16, its name
 //!    SERVE           BulkServeHead; body of the answer                         ─▶ BulkWorkHead; SliceInfo
 //!                                                                                 of each slice; body
 //!    TRANSFER        TransferHead; MoveHead of each move                       ─▶ bytes moved u64

@@ -21,6 +21,7 @@ use crate::{
         },
         word, word_or_zero,
     },
+    name::{NAME_BYTES_MAX, service_number},
     patience,
 };
 
@@ -88,7 +89,7 @@ pub struct BulkProvider {
     /// Looks for the daemon that is gone, and when the next one is.
     attempts: u32,
     attempt_at_ns: u64,
-    service: u16,
+    service: OfferedService,
     timeout: Duration,
     arrived: VecDeque<Result<BulkRequest, CallError>>,
     ended: HashMap<u64, Result<u64, CallError>>,
@@ -107,6 +108,31 @@ impl BulkProvider {
     ///
     /// [`ProvideError`].
     pub fn offer(path: &Path, service: u16, config: ClientConfig) -> Result<Self, ProvideError> {
+        Self::offer_as(path, OfferedService { number: service, name: String::new() }, config)
+    }
+
+    /// Offers the service of this name: its [number](service_number) is that of the name.
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`].
+    pub fn offer_named(
+        path: &Path,
+        name: &str,
+        config: ClientConfig,
+    ) -> Result<Self, ProvideError> {
+        let service = OfferedService { number: service_number(name), name: name.to_owned() };
+        Self::offer_as(path, service, config)
+    }
+
+    fn offer_as(
+        path: &Path,
+        service: OfferedService,
+        config: ClientConfig,
+    ) -> Result<Self, ProvideError> {
+        if service.name.len() > NAME_BYTES_MAX {
+            return Err(ProvideError::TooLong(service));
+        }
         let ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
         let mut provider = Self {
             ipc,
@@ -123,10 +149,8 @@ impl BulkProvider {
             is_asking: false,
             has_unread_answer: false,
         };
-        match provider.ask(method::OFFER, &service.to_le_bytes()) {
-            Ok(_) => Ok(provider),
-            Err(error) => Err(ProvideError::refused(provider.offered_service(), error)),
-        }
+        provider.offer_service()?;
+        Ok(provider)
     }
 
     /// The deadline of what names none.
@@ -220,13 +244,16 @@ impl BulkProvider {
         self.connection.replace();
         self.arrived.clear();
         (self.word, self.is_asking, self.has_unread_answer) = (None, false, false);
-        let offered = self.ask(method::OFFER, &self.service.to_le_bytes());
-        offered.map(drop).map_err(|error| ProvideError::refused(self.offered_service(), error))
+        self.offer_service()
     }
 
-    /// The service, as errors name it.
-    fn offered_service(&self) -> OfferedService {
-        OfferedService { number: self.service, name: String::new() }
+    fn offer_service(&mut self) -> Result<(), ProvideError> {
+        let OfferedService { number, name } = &self.service;
+        let offered = [&number.to_le_bytes()[..], name.as_bytes()].concat();
+        match self.ask(method::OFFER, &offered) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(ProvideError::refused(self.service.clone(), error)),
+        }
     }
 
     fn next_until(&mut self, deadline_ns: u64) -> Result<Option<BulkRequest>, CallError> {
@@ -365,7 +392,7 @@ impl BulkProvider {
     fn serve(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
         let head = BulkServeHead {
             work: work.into(),
-            service: self.service.into(),
+            service: self.service.number.into(),
             status: status.code(),
             reserved: [0; 5],
         };

@@ -298,7 +298,7 @@ fn quick_requests_are_answered_by_the_thread_that_reads_them() {
         });
         let mut client = client(&node);
         for _ in 0..2000 {
-            assert_eq!(client.call(HERE, SERVICE, ECHO, b"quick"), Ok(&b"quick"[..]));
+            assert_eq!(client.call(To::new(HERE, SERVICE, ECHO), b"quick"), Ok(&b"quick"[..]));
         }
         stop.stop();
         serving.join().unwrap().unwrap();
@@ -330,13 +330,14 @@ fn a_slow_request_after_quick_ones_keeps_no_other_waiting_while_a_thread_is_idle
         let mut quick = client(&node);
         for _ in 0..5 {
             for _ in 0..100 {
-                assert_eq!(quick.call(HERE, SERVICE, ECHO, b"quick"), Ok(&b"quick"[..]));
+                assert_eq!(quick.call(To::new(HERE, SERVICE, ECHO), b"quick"), Ok(&b"quick"[..]));
             }
             let mut slow = client(&node);
-            let slow = scope.spawn(move || slow.call(HERE, SERVICE, WAIT, b"").map(<[u8]>::to_vec));
+            let slow = scope
+                .spawn(move || slow.call(To::new(HERE, SERVICE, WAIT), b"").map(<[u8]>::to_vec));
             waits.recv_timeout(PATIENCE).unwrap();
             for _ in 0..100 {
-                assert_eq!(quick.call(HERE, SERVICE, ECHO, b"quick"), Ok(&b"quick"[..]));
+                assert_eq!(quick.call(To::new(HERE, SERVICE, ECHO), b"quick"), Ok(&b"quick"[..]));
             }
             go_on.send(()).unwrap();
             assert_eq!(slow.join().unwrap(), Ok(Vec::new()));

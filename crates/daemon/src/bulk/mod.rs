@@ -128,6 +128,10 @@ pub(crate) struct Bulk<N: Nic, P: ClientPort> {
     call_deadlines: Wheel,
     /// By number of the service.
     offers: BTreeMap<u16, Offer<P>>,
+    /// The earliest time of the next report about them.
+    report_ns: u64,
+    /// There were some at the latest one.
+    has_reported: bool,
     transfers: SlotTable<Transfer<P>>,
     awaited: SlotTable<Awaited>,
     /// Calls whose slices another daemon is to be asked to close.
@@ -146,6 +150,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             work_deadlines: Wheel::default(),
             call_deadlines: Wheel::default(),
             offers: BTreeMap::new(),
+            report_ns: 0,
+            has_reported: false,
             transfers: SlotTable::bounded(WORKS_MAX),
             awaited: SlotTable::default(),
             unasked: Vec::new(),
@@ -286,6 +292,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             self.expire_works(turn);
             self.expire_transfers(turn);
         }
+        self.report_offers(turn);
         for set in core::mem::take(&mut self.unasked) {
             self.ask_to_close(turn, set);
         }

@@ -2,9 +2,13 @@
 
 use std::collections::{VecDeque, btree_map::Entry};
 
-use client::bulk::message::{
-    BODY_BYTES_MAX, BulkServeHead, BulkWorkHead, IS_WRITABLE, PeerCallHead, PeerSlice, SliceInfo,
-    entries,
+use client::{
+    bulk::message::{
+        BODY_BYTES_MAX, BulkServeHead, BulkWorkHead, IS_WRITABLE, PeerCallHead, PeerSlice,
+        SliceInfo, entries,
+    },
+    message::{LENDS_MEMORY, ServiceRecord, ServiceReport},
+    name::NAME_BYTES_MAX,
 };
 use proto::bulk::{Borrowing, Extent, Slice};
 use rpc::{PeerId, RemoteRegion, Status, Token};
@@ -19,7 +23,11 @@ use crate::{
     dispatcher::{mark_service, not_executed},
     metrics::Counter,
     request::{Body, Caller, Request},
+    services::LendingService,
 };
+
+/// Time between two reports about services: each costs as much as there are.
+const REPORT_NS: u64 = 50_000_000;
 
 /// Calls that wait for one provider.
 const QUEUE_MAX: usize = 256;
@@ -31,6 +39,32 @@ pub(super) struct Offer<P: ClientPort> {
     polls: VecDeque<P::ReplyTo>,
     /// Calls that it has not seen.
     queue: VecDeque<Key>,
+    name: Vec<u8>,
+    /// Calls that ever came for it.
+    requests: u64,
+    /// Calls that it was given and whose lenders were not told yet.
+    given: u32,
+}
+
+impl<P: ClientPort> Offer<P> {
+    fn new(client: P::Client, name: &[u8]) -> Self {
+        let (polls, queue) = Default::default();
+        Self { client, polls, queue, name: name.to_vec(), requests: 0, given: 0 }
+    }
+
+    /// What is told of it.
+    fn report(&self, service: u16) -> LendingService {
+        let service = ServiceRecord {
+            service: service.into(),
+            providers: 1.into(),
+            waiting: u32::try_from(self.queue.len()).unwrap_or(u32::MAX).into(),
+            given: self.given.into(),
+            name_bytes: u16::try_from(self.name.len()).unwrap_or(u16::MAX).into(),
+            flags: LENDS_MEMORY.into(),
+        };
+        let report = ServiceReport { service, requests: self.requests.into() };
+        LendingService { report, name: self.name.clone() }
+    }
 }
 
 /// Where the memory of a slice is.
@@ -114,9 +148,13 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         client: P::Client,
         BulkMessage { request, body }: &BulkMessage<P>,
     ) -> Status {
-        let Ok(service) = body.as_slice().try_into().map(u16::from_le_bytes) else {
+        let Some((service, name)) = body.split_first_chunk() else {
             return Status::InvalidArgument;
         };
+        if name.len() > NAME_BYTES_MAX {
+            return Status::InvalidArgument;
+        }
+        let service = u16::from_le_bytes(*service);
         let (admission, tag) = (&mut turn.dispatcher.admission, P::tag(client));
         if let Err(error) = admission.admit_offer(service, tag, &request.caller) {
             return error.status();
@@ -124,7 +162,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let Entry::Vacant(entry) = self.offers.entry(service) else {
             return Status::AlreadyExists;
         };
-        entry.insert(Offer { client, polls: VecDeque::new(), queue: VecDeque::new() });
+        entry.insert(Offer::new(client, name));
         admission.offered(tag);
         Status::Ok
     }
@@ -199,6 +237,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         };
         let key = self.works.insert(work).map_err(|_| Status::ResourceExhausted)?;
         offer.queue.push_back(key);
+        offer.requests += 1;
         self.work_deadlines.add(request.deadline_ns, key);
         Ok(key)
     }
@@ -212,12 +251,26 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     /// Removes a call, and what its provider has not seen of it.
     pub(super) fn drop_work(&mut self, key: Key) -> Option<Work<P>> {
         let work = self.works.remove(key)?;
-        if !work.is_given
-            && let Some(offer) = self.offers.get_mut(&work.service)
-        {
-            offer.queue.retain(|queued| *queued != key);
+        // Another process may offer the service by now.
+        let offer = self.offers.get_mut(&work.service);
+        match offer.filter(|offer| offer.client == work.provider) {
+            Some(offer) if work.is_given => offer.given = offer.given.saturating_sub(1),
+            Some(offer) => offer.queue.retain(|queued| *queued != key),
+            None => {}
         }
         Some(work)
+    }
+
+    /// Tells of the services as they are, if it is time to.
+    pub(super) fn report_offers(&mut self, turn: &mut Turn<'_, N, P>) {
+        let is_nothing_told = self.offers.is_empty() && !self.has_reported;
+        if turn.now_ns() < self.report_ns || is_nothing_told {
+            return;
+        }
+        self.has_reported = !self.offers.is_empty();
+        self.report_ns = turn.now_ns() + REPORT_NS;
+        let reports = self.offers.iter().map(|(service, offer)| offer.report(*service));
+        turn.dispatcher.services.set_lending(reports.collect());
     }
 
     /// Gives a provider the calls that wait for it, one for each of its polls.
@@ -232,6 +285,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 continue;
             };
             work.is_given = true;
+            offer.given += 1;
             let bytes = work.describe(key);
             work.body = Vec::new();
             if let Some(poll) = offer.polls.pop_front() {

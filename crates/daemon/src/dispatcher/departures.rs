@@ -61,7 +61,7 @@ impl Departures {
     /// Tells the other threads whom nobody waits for, as far as they have room.
     #[cold]
     pub(super) fn tell(&mut self, threads: &mut ThreadHandle) {
-        self.untold.retain(|(thread, notice)| !threads.notify(*thread, *notice));
+        self.untold.retain(|(thread, notice)| !threads.notify(*thread, notice.clone()));
     }
 }
 
@@ -82,16 +82,14 @@ impl<P: ClientPort> Dispatcher<P> {
         };
         let waiting = self.waiting.take_unwanted(&mut self.held, is_wanted);
         let mut of_threads = BTreeSet::new();
-        for (_, PendingCall { reply_to, charge, .. }) in self.calls.iter_mut() {
-            if let ReplyTo::Client(to) = reply_to
-                && !waits(*to)
-            {
+        self.calls.orphan(
+            |to| !waits(to),
+            |to, PendingCall { charge, .. }| {
                 if self.thread_handle.owner(charge.rank).is_some() {
-                    of_threads.insert(tag_of::<P>(self.client_base, *to));
+                    of_threads.insert(tag_of::<P>(self.client_base, to));
                 }
-                *reply_to = ReplyTo::Nobody;
-            }
-        }
+            },
+        );
         for key in &unwanted {
             if let Some(ProviderCall { server: Server::Thread, caller, .. }) =
                 self.provider_calls.get(*key)
@@ -130,10 +128,7 @@ impl<P: ClientPort> Dispatcher<P> {
         is_unwanted: impl Fn(&PendingCall<P>) -> bool,
     ) {
         for peer in self.peers.iter() {
-            worker.cancel_all(peer, |cookie| {
-                let call = Key::from_u64(cookie).and_then(|key| self.calls.get(key));
-                call.is_some_and(&is_unwanted)
-            });
+            worker.cancel_all(peer, |cookie| self.calls.get(cookie).is_some_and(&is_unwanted));
         }
     }
 
@@ -153,6 +148,8 @@ impl<P: ClientPort> Dispatcher<P> {
                     self.cancel_provider_call(replies, worker, key, Status::Cancelled);
                 }
             }
+            ThreadNotice::Introduce(newcomer) => self.introduce_of_thread(newcomer),
+            ThreadNotice::Shared(service) => self.introductions.share_with_threads(service),
         }
     }
 

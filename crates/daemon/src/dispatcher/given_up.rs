@@ -78,14 +78,10 @@ impl<P: ClientPort> Dispatcher<P> {
         }
         // The calls to other nodes: their clients are answered here, and nobody by the end of the calls.
         let mut ended = Vec::new();
-        for (_, PendingCall { reply_to, taken_ns, .. }) in self.calls.iter_mut() {
-            if let ReplyTo::Client(to) = reply_to
-                && given_up.contains(to)
-            {
-                ended.push((*to, *taken_ns));
-                *reply_to = ReplyTo::Nobody;
-            }
-        }
+        self.calls.orphan(
+            |to| given_up.contains(&to),
+            |to, PendingCall { taken_ns, .. }| ended.push((to, *taken_ns)),
+        );
         for (to, taken_ns) in &ended {
             self.answer(replies, ReplyTo::Client(*to), Status::Cancelled, &[], *taken_ns);
         }

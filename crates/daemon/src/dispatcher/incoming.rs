@@ -23,6 +23,7 @@ use crate::{
     metrics::{Counter, Timing},
     request::{Body, CallHeads, Caller, Request, caller_head},
     services::Served,
+    threads::ThreadNotice,
 };
 
 impl<P: ClientPort> Dispatcher<P> {
@@ -289,9 +290,12 @@ impl<P: ClientPort> Dispatcher<P> {
     ) -> Result<(), OfferError> {
         let tag = P::tag(client);
         self.admission.admit_offer(offered.service, tag, &request.caller)?;
-        let service = offered.service;
+        let (service, is_shared) = (offered.service, offered.is_shared());
         self.services.provide(offered, client)?;
         self.introductions.share(service);
+        for thread in self.thread_handle.others().filter(|_| is_shared) {
+            self.departures.tell_later(thread, [ThreadNotice::Shared(service)]);
+        }
         self.admission.offered(tag);
         Ok(())
     }

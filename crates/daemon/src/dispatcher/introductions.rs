@@ -2,21 +2,28 @@
 //!
 //! The daemon judges whether a client may call a service, hands the provider the client's socket, and keeps a copy of
 //! it: by that it ends the session when what it was admitted for has ended.
+//!
+//! A client and a provider of two threads of the daemon have a session in the lists of both: the client's thread judges
+//! and ends it with the client, the provider's thread introduces and ends it with the provider.
 
 use std::os::fd::AsFd as _;
 
 use client::message::{DirectRecord, HERE, WantedHead, method};
-use ipc::{Introducer, Introduction};
-use os::unix::UnixConnection;
+use ipc::{ClientProcess, Introducer, Introduction};
+use memory::sync::Arc;
+use os::{process::is_stopped, unix::UnixConnection};
 use rpc::Status;
 use rustix::process::{Resource, getrlimit};
 use zerocopy::FromBytes as _;
 
 use crate::{
     client_port::{ClientPort, ClientTag, Replies as _},
+    direct_link::{DirectLink, DirectNewcomer},
     dispatcher::{Dispatcher, said::not_executed},
     metrics::Counter,
     request::{Body, Caller, Request},
+    services::Served,
+    threads::ThreadNotice,
 };
 
 /// Sessions at a time, of all clients of a daemon. Each takes a descriptor here, and memory of its provider.
@@ -32,19 +39,43 @@ const LOOK_NS: u64 = 100_000_000;
 struct Host<P: ClientPort> {
     service: u16,
     client: P::Client,
+    process: Option<ClientProcess>,
     introducer: Introducer,
 }
 
-/// A client that was introduced to a provider.
+impl<P: ClientPort> Host<P> {
+    /// Whether its process is stopped, as far as that is known.
+    fn is_stopped(&self) -> bool {
+        self.process.is_some_and(|process| is_stopped(process.pid))
+    }
+}
+
+/// A client that was introduced to a provider. One of the two may belong to another thread.
 struct Session<P: ClientPort> {
-    client: P::Client,
-    host: P::Client,
-    /// Its name between this daemon and the provider.
-    tag: u64,
-    /// Calls that went by it, as the provider tells.
-    requests: u64,
-    /// The client's socket, of which the provider has another copy.
-    socket: UnixConnection,
+    /// `None`: it belongs to another thread.
+    client: Option<P::Client>,
+    host: Hosted<P>,
+    link: Arc<DirectLink>,
+}
+
+/// The provider of a session.
+enum Hosted<P: ClientPort> {
+    /// A client of this thread, and the name of the session between this daemon and it.
+    Here(P::Client, u64),
+    /// A client of another thread.
+    Elsewhere,
+}
+
+impl<P: ClientPort> Hosted<P> {
+    fn is(&self, host: P::Client) -> bool {
+        matches!(self, Self::Here(client, _) if *client == host)
+    }
+}
+
+/// The place of the provider that a client is to be introduced to.
+enum HostPlace<P: ClientPort> {
+    Here(P::Client),
+    Thread(usize),
 }
 
 /// A request about introductions, without its body, and that.
@@ -109,7 +140,7 @@ impl<P: ClientPort> Introductions<P> {
         for host in self.hosts.iter().filter(|host| is_meant(host.service)) {
             // A provider that does not hear it has none any more.
             if !host.introducer.retire(None) {
-                end(&mut self.sessions, |session| session.host == host.client);
+                end(&mut self.sessions, |session| session.host.is(host.client));
             }
         }
     }
@@ -119,43 +150,97 @@ impl<P: ClientPort> Introductions<P> {
         self.retire(|of| of == service);
     }
 
+    /// A process of another thread offers a service, too: the requests of that thread's clients go to it.
+    pub(crate) fn share_with_threads(&mut self, service: u16) {
+        let Self { hosts, sessions, .. } = self;
+        for host in hosts.iter().filter(|host| host.service == service) {
+            end(sessions, |session| match (&session.client, &session.host) {
+                (None, Hosted::Here(by, tag)) if *by == host.client => {
+                    !host.introducer.retire(Some(*tag))
+                }
+                _ => false,
+            });
+        }
+    }
+
     /// Ends the sessions of clients and providers that are gone.
     pub(crate) fn depart(&mut self, is_there: impl Fn(P::Client) -> bool) {
         self.hosts.retain(|host| is_there(host.client));
-        end(&mut self.sessions, |it| !is_there(it.client) || !is_there(it.host));
+        end(&mut self.sessions, |Session { client, host, .. }| {
+            let is_host_gone = matches!(host, Hosted::Here(host, _) if !is_there(*host));
+            is_host_gone || client.is_some_and(|client| !is_there(client))
+        });
     }
 
     /// Forgets sessions that have ended, if it is time to.
     pub(crate) fn expire(&mut self, now_ns: u64) {
-        if self.sessions.is_empty() || now_ns < self.look_ns && !self.is_draining {
+        let is_due = now_ns >= self.look_ns;
+        if self.sessions.is_empty() || !is_due && !self.is_draining {
             return;
         }
-        self.look_ns = now_ns + LOOK_NS;
+        if is_due {
+            self.look_ns = now_ns + LOOK_NS;
+            self.end_of_stopped();
+        }
         self.forget_ended();
     }
 
+    /// Ends the sessions of providers that are stopped, and that will not end them when the daemon waits for that.
+    fn end_of_stopped(&mut self) {
+        if self.is_draining {
+            let Self { hosts, sessions, .. } = self;
+            for host in hosts.iter().filter(|host| host.is_stopped()) {
+                end(sessions, |session| session.host.is(host.client));
+            }
+        }
+    }
+
     fn forget_ended(&mut self) {
-        end(&mut self.sessions, |session| session.socket.is_closed().unwrap_or(true));
+        end(&mut self.sessions, |session| session.link.is_over());
     }
 
     /// Calls of a client that went without this daemon.
     pub(crate) fn requests_of(&self, client: ClientTag) -> u64 {
-        let sessions = self.sessions.iter().filter(|it| P::tag(it.client) == client);
-        sessions.map(|session| session.requests).sum()
+        let is_its_own = |it: &&Session<P>| it.client.is_some_and(|it| P::tag(it) == client);
+        self.sessions.iter().filter(is_its_own).map(|session| session.link.requests()).sum()
     }
 
-    /// Sessions that there are, as far as the daemon looked.
-    pub(crate) fn len(&self) -> usize {
-        self.sessions.len()
+    /// Sessions of providers of this thread, as far as the daemon looked.
+    pub(crate) fn hosted(&self) -> usize {
+        let is_here = |it: &&Session<P>| matches!(it.host, Hosted::Here(..));
+        self.sessions.iter().filter(is_here).count()
     }
 
-    /// Whether there is room for one more session of a client.
-    fn has_room(&mut self, client: P::Client) -> bool {
+    /// Whether there is room for one more session.
+    fn has_room(&mut self) -> bool {
         if self.sessions.len() >= self.sessions_max {
             self.forget_ended();
         }
-        let of_client = self.sessions.iter().filter(|session| session.client == client).count();
-        self.sessions.len() < self.sessions_max && of_client < SESSIONS_PER_CLIENT
+        self.sessions.len() < self.sessions_max
+    }
+
+    /// Whether there is room for one more session of a client.
+    fn has_room_for(&mut self, client: P::Client) -> bool {
+        let is_its_own = |it: &&Session<P>| it.client == Some(client);
+        self.has_room() && self.sessions.iter().filter(is_its_own).count() < SESSIONS_PER_CLIENT
+    }
+
+    /// Hands a provider of this thread the socket of a client.
+    fn introduce(
+        &mut self,
+        host: P::Client,
+        client: Option<P::Client>,
+        (process, link): (ClientProcess, Arc<DirectLink>),
+    ) -> Result<(), Status> {
+        let Self { hosts, sessions, tag, .. } = self;
+        let to = hosts.iter().find(|it| it.client == host).ok_or(Status::Unavailable)?;
+        *tag += 1;
+        let introduction = Introduction { tag: *tag, process };
+        if !to.introducer.introduce(link.socket().as_fd(), introduction) {
+            return Err(Status::ResourceExhausted);
+        }
+        sessions.push(Session { client, host: Hosted::Here(host, *tag), link });
+        Ok(())
     }
 }
 
@@ -176,7 +261,7 @@ fn end<P: ClientPort>(sessions: &mut Vec<Session<P>>, is_over: impl Fn(&Session<
     sessions.retain(|session| {
         let is_over = is_over(session);
         if is_over {
-            session.socket.shut_down();
+            session.link.end();
         }
         !is_over
     });
@@ -213,7 +298,8 @@ impl<P: ClientPort> Dispatcher<P> {
             return Err(Status::FailedPrecondition);
         }
         let introducer = Introducer::adopt(channel).map_err(|_| Status::InvalidArgument)?;
-        self.introductions.hosts.push(Host { service, client, introducer });
+        let process = port.replies().process_of(to);
+        self.introductions.hosts.push(Host { service, client, process, introducer });
         Ok(())
     }
 
@@ -228,9 +314,10 @@ impl<P: ClientPort> Dispatcher<P> {
             let count = u64::from(record.count.get());
             let status = Status::from_code(record.status).unwrap_or(Status::Unknown);
             let mut sessions = self.introductions.sessions.iter_mut();
-            if let Some(session) = sessions.find(|it| it.host == host && it.tag == record.tag.get())
-            {
-                session.requests += count;
+            let tag = record.tag.get();
+            let is_meant = |it: &&mut Session<P>| matches!(it.host, Hosted::Here(by, name) if by == host && name == tag);
+            if let Some(session) = sessions.find(is_meant) {
+                session.link.count(count);
             }
             self.services.count_requests(service, count);
             self.tally.add(Counter::RequestsLocal, count);
@@ -267,13 +354,11 @@ impl<P: ClientPort> Dispatcher<P> {
             ..request.of_client(to)
         };
         self.admission.check(&wanted).map_err(|refusal| refusal.status())?;
-        let provider = self.services.provider(wanted.service).filter(|_| rank == own);
-        let members = &provider.ok_or(Status::FailedPrecondition)?.members;
-        // Where several processes offer a service, each request goes to the one that has the fewest.
-        let mut hosts = self.introductions.hosts.iter();
-        let host = hosts.find(|host| members.census().0 == 1 && members.has(host.client));
-        let host = host.ok_or(Status::FailedPrecondition)?.client;
-        if !self.introductions.has_room(client) {
+        if rank != own {
+            return Err(Status::FailedPrecondition);
+        }
+        let place = self.host_of(wanted.service)?;
+        if !self.introductions.has_room_for(client) {
             return Err(Status::ResourceExhausted);
         }
         if is_asking {
@@ -287,14 +372,53 @@ impl<P: ClientPort> Dispatcher<P> {
         if (maker.uid, maker.pid) != (process.uid, process.pid) {
             return Err(Status::PermissionDenied);
         }
-        let Introductions { hosts, sessions, tag, .. } = &mut self.introductions;
-        *tag += 1;
-        let introduction = Introduction { tag: *tag, process };
-        let host = hosts.iter().find(|it| it.client == host).ok_or(Status::Unavailable)?;
-        if !host.introducer.introduce(socket.as_fd(), introduction) {
+        let link = Arc::new(DirectLink::new(socket));
+        let thread = match place {
+            HostPlace::Here(host) => {
+                return self.introductions.introduce(host, Some(client), (process, link));
+            }
+            HostPlace::Thread(thread) => thread,
+        };
+        let newcomer = DirectNewcomer { service: wanted.service, process, link: Arc::clone(&link) };
+        if !self.thread_handle.notify(thread, ThreadNotice::Introduce(newcomer)) {
             return Err(Status::ResourceExhausted);
         }
-        sessions.push(Session { client, host: host.client, tag: *tag, requests: 0, socket });
+        let session = Session { client: Some(client), host: Hosted::Elsewhere, link };
+        self.introductions.sessions.push(session);
         Ok(())
+    }
+
+    /// The provider that clients of a service can be introduced to. Where several processes offer it, there is none: each
+    /// request goes to the one that has the fewest.
+    fn host_of(&mut self, service: u16) -> Result<HostPlace<P>, Status> {
+        match self.services.others(service) {
+            Some(Served::Elsewhere) => {
+                let thread = self.services.elsewhere(service);
+                thread.map(HostPlace::Thread).ok_or(Status::FailedPrecondition)
+            }
+            Some(Served::Provided) => {
+                let provider = self.services.provider(service);
+                let members = &provider.ok_or(Status::FailedPrecondition)?.members;
+                let mut hosts = self.introductions.hosts.iter();
+                let is_alone = members.census().0 == 1;
+                let host = hosts.find(|host| is_alone && members.has(host.client));
+                host.map(|host| HostPlace::Here(host.client)).ok_or(Status::FailedPrecondition)
+            }
+            Some(Served::Answered(_)) | None => Err(Status::FailedPrecondition),
+        }
+    }
+
+    /// Another thread has admitted a client of its own to a provider of this one. Where that is not introduced, its
+    /// socket is shut down, by which it and its thread learn so.
+    #[cold]
+    pub(super) fn introduce_of_thread(&mut self, newcomer: DirectNewcomer) {
+        let DirectNewcomer { service, process, link } = newcomer;
+        let is_introduced = !self.introductions.is_draining
+            && self.introductions.has_room()
+            && matches!(self.host_of(service), Ok(HostPlace::Here(host))
+                if self.introductions.introduce(host, None, (process, Arc::clone(&link))).is_ok());
+        if !is_introduced {
+            link.end();
+        }
     }
 }

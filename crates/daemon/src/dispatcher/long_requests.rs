@@ -192,7 +192,7 @@ impl<P: ClientPort> Dispatcher<P> {
             return Err(Returned { status, reply_to });
         }
         let len_bytes = request.source.len_bytes();
-        let charge = self.shares.charge(rank, call.client, call.service, call.response_bytes);
+        let charge = self.calls.charge(rank, call);
         match (&mut request.begun, self.thread_handle.owner(rank)) {
             (Some(Begun::Thread(body)), Some(thread)) => {
                 let send = |threads: &mut ThreadHandle, key| {
@@ -200,7 +200,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 };
                 self.call_by(charge, reply_to, call, send)
             }
-            (Some(Begun::Peer(begun)), _) if self.takes_share(&charge) => {
+            (Some(Begun::Peer(begun)), _) if self.calls.takes_share(&charge) => {
                 let make = |worker: &mut Worker<N>, call: &Call| worker.finish_call(begun, call);
                 self.make(worker, charge, reply_to, call, len_bytes, make)
             }

@@ -5,8 +5,7 @@
 //! |---|---|
 //! | [`Admission`] | the one door: rights, limits and life of the daemon, by which requests and offers are judged |
 //! | [`PeerTable`] | ranks that are up, and their connections |
-//! | `calls` | calls to other nodes and threads that were made, by the cookie of the call |
-//! | [`Shares`] | what calls in flight take of their peers, by client and by service |
+//! | [`PendingCalls`] | calls to other nodes and threads that were made, and what they take of their peers ([`Shares`]) |
 //! | [`WaitQueues`] | calls that wait for room at a peer, for their share of it, or for their next piece |
 //! | [`Services`] | functions and providers of this node |
 //! | [`ProviderCalls`] | requests that a provider or another thread is to answer, or whose answers are long |
@@ -24,6 +23,7 @@ mod long_requests;
 mod outgoing;
 mod passing;
 mod peers;
+mod pending_calls;
 mod provider_calls;
 mod reply_hold;
 mod report;
@@ -46,11 +46,11 @@ use long_bodies::LongBodies;
 use long_requests::RequestCopies;
 use os::clock::duration_ns;
 use peers::PeerTable;
+use pending_calls::{PendingCall, PendingCalls};
 use provider_calls::ProviderCalls;
 use rpc::{PeerId, Status, Worker};
 pub(crate) use said::{mark_service, not_executed};
-use shares::{Charge, Shares};
-use slots::SlotTable;
+use shares::Shares;
 use verbs::Nic;
 use waiting::WaitQueues;
 
@@ -77,16 +77,6 @@ enum ReplyTo<P: ClientPort> {
 
 /// Bytes that are copied at a time: both sides of the copy stay in the first cache.
 const STRIP_BYTES: usize = 16 << 10;
-
-/// A call to another node.
-struct PendingCall<P: ClientPort> {
-    reply_to: ReplyTo<P>,
-    charge: Charge,
-    taken_ns: u64,
-    called_ns: u64,
-    /// A part of its answer could not be put where its client reads it.
-    is_torn: bool,
-}
 
 /// The answer to a client's request.
 enum Answer {
@@ -155,8 +145,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     pub(super) introductions: Introductions<P>,
     pub(super) services: Services<P>,
     peers: PeerTable,
-    calls: SlotTable<PendingCall<P>>,
-    shares: Shares,
+    calls: PendingCalls<P>,
     waiting: WaitQueues<P>,
     held: Held,
     /// Added to the numbers of this thread's clients, so that all threads' differ.
@@ -262,8 +251,7 @@ impl<P: ClientPort> Dispatcher<P> {
             thread_handle,
             services,
             peers: PeerTable::new(size),
-            calls: SlotTable::default(),
-            shares,
+            calls: PendingCalls::new(shares),
             waiting: WaitQueues::new(size),
             held: Held::new(limits),
             provider_calls: ProviderCalls::default(),

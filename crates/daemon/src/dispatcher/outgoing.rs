@@ -19,7 +19,7 @@ use crate::{
         Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned, STRIP_BYTES,
         departures::tag_of,
         said::not_executed,
-        shares::{Charge, Share},
+        shares::Charge,
         waiting::{Body, Waiting},
     },
     metrics::{Counter, Phase, Timing},
@@ -109,7 +109,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let has_memory = worker.take_freed_memory() | self.long_bodies.private.take_freed();
         for rank in self.waiting.take_listed() {
             let is_copying = self.waiting.take_copying(rank);
-            let has_room = self.shares.take_freed(rank) || self.waiting.is_blocked(rank);
+            let has_room = self.calls.take_freed(rank) || self.waiting.is_blocked(rank);
             if has_room || has_memory || is_copying {
                 self.unblock(replies, worker, rank);
             } else {
@@ -162,11 +162,10 @@ impl<P: ClientPort> Dispatcher<P> {
     /// The call that has ended, if it is one of this dispatcher.
     #[inline]
     fn take_call(&mut self, cookie: u64) -> Option<PendingCall<P>> {
-        let Some(call) = Key::from_u64(cookie).and_then(|key| self.calls.remove(key)) else {
+        let Some(call) = Key::from_u64(cookie).and_then(|key| self.calls.end(key)) else {
             self.tally.add(Counter::Stale, 1);
             return None;
         };
-        self.shares.release(&call.charge);
         Some(call)
     }
 
@@ -213,7 +212,7 @@ impl<P: ClientPort> Dispatcher<P> {
         if call.deadline_ns <= self.now_ns {
             return Err(Returned { status: Status::DeadlineExceeded, reply_to });
         }
-        let charge = self.shares.charge(rank, call.client, call.service, call.response_bytes);
+        let charge = self.calls.charge(rank, call);
         if let Some(thread) = self.thread_handle.owner(rank) {
             let send = |threads: &mut ThreadHandle, key| {
                 threads.request_call(thread, key, rank, call, payload)
@@ -223,7 +222,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let Some(peer) = self.peers.get(rank) else {
             return Err(Returned { status: self.peers.absence(rank, self.now_ns), reply_to });
         };
-        if !self.takes_share(&charge) {
+        if !self.calls.takes_share(&charge) {
             return Err(Returned { status: Status::ResourceExhausted, reply_to });
         }
         let (head, caller) = PeerHead::new(call.method, &call.who);
@@ -245,7 +244,7 @@ impl<P: ClientPort> Dispatcher<P> {
     ) -> Result<(), Returned<ReplyTo<P>>> {
         // What waited for room has less time left.
         let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
-        let key = self.begin(charge, reply_to, call.taken_ns)?;
+        let key = self.calls.begin(charge, reply_to, (call.taken_ns, self.now_ns))?;
         let request = Call {
             method: call.service,
             response_bytes: call.response_bytes,
@@ -266,43 +265,12 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
-    /// Whether the client and the service of a call have not got their shares of its peer.
-    #[inline]
-    pub(super) fn takes_share(&mut self, charge: &Charge) -> bool {
-        match self.shares.admit(charge) {
-            Share::Granted => true,
-            Share::Refused => false,
-            Share::Uncounted => {
-                let charges = self.calls.iter().map(|(_, call)| &call.charge);
-                self.shares.count(charge.rank, charges);
-                self.shares.admit(charge) == Share::Granted
-            }
-        }
-    }
-
-    /// Stores a call that has its share, before it is made.
-    #[inline(always)]
-    pub(super) fn begin(
-        &mut self,
-        charge: Charge,
-        reply_to: ReplyTo<P>,
-        taken_ns: u64,
-    ) -> Result<Key, Returned<ReplyTo<P>>> {
-        let called_ns = self.now_ns;
-        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
-        self.calls.insert(pending).map_err(|PendingCall { reply_to, .. }| {
-            self.shares.release(&charge);
-            Returned { status: Status::ResourceExhausted, reply_to }
-        })
-    }
-
     /// A call that was stored was not made.
     #[cold]
     pub(super) fn take_back(&mut self, key: Key, status: Status) -> Returned<ReplyTo<P>> {
-        let Some(PendingCall { reply_to, charge, .. }) = self.calls.remove(key) else {
+        let Some(PendingCall { reply_to, .. }) = self.calls.end(key) else {
             unreachable!("the call was stored just now")
         };
-        self.shares.release(&charge);
         Returned { status, reply_to }
     }
 
@@ -324,7 +292,7 @@ impl<P: ClientPort> Dispatcher<P> {
 impl<P: ClientPort> PollHandler<'_, P> {
     /// The call of a cookie that is awaited.
     fn pending(&self, cookie: u64) -> Option<&PendingCall<P>> {
-        Key::from_u64(cookie).and_then(|key| self.dispatcher.calls.get(key))
+        self.dispatcher.calls.get(cookie)
     }
 
     /// A call was answered by the other node: counts that, and returns it.
@@ -403,8 +371,7 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
 
     fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
         let Self { dispatcher, replies, scratch, .. } = self;
-        let key = Key::from_u64(cookie);
-        let Some(call) = key.and_then(|key| dispatcher.calls.get_mut(key)) else { return };
+        let Some(call) = dispatcher.calls.get_mut(cookie) else { return };
         let ReplyTo::Client(to) = call.reply_to else { return };
         // If this panics, the part is missing.
         let was_torn = core::mem::replace(&mut call.is_torn, true);

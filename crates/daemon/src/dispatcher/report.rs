@@ -114,7 +114,7 @@ impl<P: ClientPort> Dispatcher<P> {
             *rank != self.rank_info.rank() && self.thread_handle.owner(*rank).is_none()
         };
         let mut in_flight = vec![0_u32; self.rank_info.size() as usize];
-        for (_, call) in self.calls.iter() {
+        for call in self.calls.iter() {
             in_flight[call.charge.rank as usize] += 1;
         }
         let mut count = 0;

@@ -114,10 +114,10 @@ impl<P: ClientPort> Dispatcher<P> {
         call: &Outgoing,
         send: impl FnOnce(&mut ThreadHandle, Key) -> Result<(), Status>,
     ) -> Result<(), Returned<ReplyTo<P>>> {
-        if !self.takes_share(&charge) {
+        if !self.calls.takes_share(&charge) {
             return Err(Returned { status: Status::ResourceExhausted, reply_to });
         }
-        let key = self.begin(charge, reply_to, call.taken_ns)?;
+        let key = self.calls.begin(charge, reply_to, (call.taken_ns, self.now_ns))?;
         match send(&mut self.thread_handle, key) {
             Ok(()) => {
                 self.tally.add(Counter::ThreadRequests, 1);
@@ -258,8 +258,7 @@ impl<P: ClientPort> Dispatcher<P> {
     ) {
         match to {
             ThreadCall::Peer { key, .. } => {
-                let Some(call) = self.calls.remove(key) else { return };
-                self.shares.release(&call.charge);
+                let Some(call) = self.calls.end(key) else { return };
                 if let Err((call, body)) = self.end_call_in_pieces(replies, call, status, body) {
                     self.answer(replies, call.reply_to, status, &body, call.taken_ns);
                     self.thread_handle.keep(body);

@@ -67,7 +67,8 @@ pub fn openmetrics(snapshots: &[(Snapshot, Option<Told>)]) -> String {
         move |told: &Told| {
             let sample = |it: &ServiceInfo| {
                 let name = escaped(&it.name);
-                (format!("service=\"{}\",name=\"{name}\"", it.service), value(it))
+                let lent = if it.lends_memory { ",memory=\"lent\"" } else { "" };
+                (format!("service=\"{}\",name=\"{name}\"{lent}", it.service), value(it))
             };
             told.services.iter().map(sample).collect()
         }

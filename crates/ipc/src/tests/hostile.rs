@@ -24,7 +24,7 @@ use rustix::{
 
 use super::rig::*;
 use crate::{
-    CallError, EvictReason, Server,
+    CallError, EvictReason, Request, Server,
     endpoint::{
         client::connection::{self, Connected, ServerConnection},
         half::Half,
@@ -58,9 +58,8 @@ impl Raw {
     }
 }
 
-fn connect(dir: &Dir) -> Raw {
-    let Connected { connection, welcome, memory } =
-        connection::connect(&dir.socket(), PATIENCE).expect("a server is there");
+fn connect(host: &Host) -> Raw {
+    let Connected { connection, welcome, memory } = host.connect();
     let up = Half::new(memory.up, welcome.up);
     let down = Half::new(memory.down, welcome.down);
     let Welcome { slot, position, .. } = welcome;
@@ -71,30 +70,35 @@ fn header(call: u16) -> Header {
     Header { call, generation: 0, len_bytes: 3, kind: 0 }
 }
 
-/// The reason that the server leaves after `attack`, while somebody else is served.
-fn evicted_for(attack: impl FnOnce(&Half, &mut Producer)) -> EvictReason {
-    let dir = Dir::new();
-    let mut owed = Vec::new();
-    let server = ServerThread::start(&dir.socket(), small(), move |request| {
-        if request.payload() == b"owe" {
-            owed.push(request.defer());
-        } else {
-            increment(request)
+/// Why servers of either kind leave a client after `attack`, while somebody else is served.
+fn evicted_for(attack: impl Fn(&Half, &mut Producer)) -> [EvictReason; 2] {
+    let hosts = Host::both(small(), || {
+        let mut owed = Vec::new();
+        move |request: Request<'_>| {
+            if request.payload() == b"owe" {
+                owed.push(request.defer());
+            } else {
+                increment(request)
+            }
         }
     });
-    let mut bystander = sync(&dir.socket());
-    let mut raw = connect(&dir);
-    attack(&raw.up, &mut Producer::new(raw.position));
-    raw.wake();
-    let mut reason = None;
-    eventually("the eviction", || {
-        expect_increment(&mut bystander, b"undisturbed");
-        reason = EvictReason::from_word(raw.down.eviction().load(Ordering::Relaxed));
-        reason.is_some()
-    });
-    eventually("the hang-up", || raw.connection.look(1_000_000) == connection::ServerLife::Gone);
-    expect_baseline(&server, 1);
-    reason.expect("the condition holds")
+    hosts.map(|host| {
+        let mut bystander = host.sync();
+        let mut raw = connect(&host);
+        attack(&raw.up, &mut Producer::new(raw.position));
+        raw.wake();
+        let mut reason = None;
+        eventually("the eviction", || {
+            expect_increment(&mut bystander, b"undisturbed");
+            reason = EvictReason::from_word(raw.down.eviction().load(Ordering::Relaxed));
+            reason.is_some()
+        });
+        eventually("the hang-up", || {
+            raw.connection.look(1_000_000) == connection::ServerLife::Gone
+        });
+        expect_baseline(&host.server, 1);
+        reason.expect("the condition holds")
+    })
 }
 
 #[test]
@@ -104,20 +108,22 @@ fn fault_b1_a_tag_out_of_sequence_is_evicted() {
             let word = header(0).pack(tag);
             up.header((producer.position() % 8).try_into().unwrap()).store(word, Ordering::Release);
         });
-        assert_eq!(reason, EvictReason::BadTag);
+        assert_eq!(reason, [EvictReason::BadTag; 2]);
     }
 }
 
 #[test]
 fn fault_b1_more_requests_than_the_ring_has_slots_are_evicted() {
     // None is answered, so the ninth names a call in flight.
-    let reason = evicted_for(|up, producer| {
+    let reasons = evicted_for(|up, producer| {
         for call in 0..9 {
             producer.publish(up, header(call % 8), b"owe");
         }
     });
     // It overwrote a slot that may not have been read: then that slot is out of sequence.
-    assert!(matches!(reason, EvictReason::CallInUse | EvictReason::BadTag), "{reason}");
+    for reason in reasons {
+        assert!(matches!(reason, EvictReason::CallInUse | EvictReason::BadTag), "{reason}");
+    }
 }
 
 #[test]
@@ -126,7 +132,7 @@ fn fault_b2_a_length_beyond_the_agreement_is_evicted() {
         let reason = evicted_for(|up, producer| {
             producer.publish(up, Header { len_bytes, ..header(0) }, b"abc");
         });
-        assert_eq!(reason, EvictReason::BadLength);
+        assert_eq!(reason, [EvictReason::BadLength; 2]);
     }
 }
 
@@ -134,69 +140,63 @@ fn fault_b2_a_length_beyond_the_agreement_is_evicted() {
 fn fault_b5_foreign_and_duplicate_calls_are_evicted() {
     for call in [8, 4095] {
         let reason = evicted_for(|up, producer| producer.publish(up, header(call), b"abc"));
-        assert_eq!(reason, EvictReason::BadCall);
+        assert_eq!(reason, [EvictReason::BadCall; 2]);
     }
     let reason = evicted_for(|up, producer| {
         producer.publish(up, header(3), b"owe");
         producer.publish(up, header(3), b"owe");
     });
-    assert_eq!(reason, EvictReason::CallInUse);
+    assert_eq!(reason, [EvictReason::CallInUse; 2]);
 }
 
 #[test]
 fn a_request_of_an_unknown_kind_is_evicted() {
     let reason =
         evicted_for(|up, producer| producer.publish(up, Header { kind: 1, ..header(0) }, b"abc"));
-    assert_eq!(reason, EvictReason::BadKind);
+    assert_eq!(reason, [EvictReason::BadKind; 2]);
 }
 
 #[test]
 fn fault_b12_a_wakeup_storm_is_evicted_and_hurts_nobody() {
-    let dir = Dir::new();
-    let server = ServerThread::start(&dir.socket(), small(), increment);
-    let mut bystander = sync(&dir.socket());
-    let connection = say_hello(&dir);
-    eventually("the storm ends", || {
-        expect_increment(&mut bystander, b"undisturbed");
-        (0..20).any(|_| {
-            connection.send(&[handshake::WAKEUP], &[], clock::NOW)
-                == Err(os::fdpass::SendError::Closed)
-        })
-    });
-    expect_baseline(&server, 1);
-    assert_eq!(server.ask(|server| server.stats().evicted), 1);
-}
-
-/// Connects by hand, and takes whatever the answer is.
-fn say_hello(dir: &Dir) -> UnixConnection {
-    let deadline_ns = clock::deadline_ns(PATIENCE);
-    let connection = UnixConnection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
-    connection.send(&handshake::write_hello(), &[], deadline_ns).unwrap();
-    connection.recv(&mut [0; 64], 4, deadline_ns).expect("an answer");
-    connection
+    for host in Host::both(small(), || increment) {
+        let server = &host.server;
+        let mut bystander = host.sync();
+        let connection = host.hello();
+        eventually("the storm ends", || {
+            expect_increment(&mut bystander, b"undisturbed");
+            (0..20).any(|_| {
+                connection.send(&[handshake::WAKEUP], &[], clock::NOW)
+                    == Err(os::fdpass::SendError::Closed)
+            })
+        });
+        expect_baseline(server, 1);
+        assert_eq!(server.ask(|server| server.stats().evicted), 1);
+    }
 }
 
 #[test]
 fn fault_b8_descriptors_from_a_client_are_not_accepted() {
-    let dir = Dir::new();
-    let server = ServerThread::start(&dir.socket(), small(), increment);
-    let connection = say_hello(&dir);
-    let (file, _) = rustix::pipe::pipe().unwrap();
-    connection.send(&[handshake::WAKEUP], &[file.as_fd()], clock::NOW).unwrap();
-    expect_baseline(&server, 0);
-    assert_eq!(server.ask(|server| server.stats().evicted), 1);
+    for host in Host::both(small(), || increment) {
+        let server = &host.server;
+        let connection = host.hello();
+        let (file, _) = rustix::pipe::pipe().unwrap();
+        connection.send(&[handshake::WAKEUP], &[file.as_fd()], clock::NOW).unwrap();
+        expect_baseline(server, 0);
+        assert_eq!(server.ask(|server| server.stats().evicted), 1);
+    }
 }
 
 #[test]
 fn fault_b8_datagrams_that_are_no_wakeups_are_not_accepted() {
-    let dir = Dir::new();
-    let server = ServerThread::start(&dir.socket(), small(), increment);
-    for (evicted, datagram) in (1..).zip([&[!handshake::WAKEUP][..], &[handshake::WAKEUP; 2]]) {
-        let connection = say_hello(&dir);
-        connection.send(datagram, &[], clock::NOW).unwrap();
-        eventually("the eviction", || server.ask(|server| server.stats().evicted) == evicted);
+    for host in Host::both(small(), || increment) {
+        let server = &host.server;
+        for (evicted, datagram) in (1..).zip([&[!handshake::WAKEUP][..], &[handshake::WAKEUP; 2]]) {
+            let connection = host.hello();
+            connection.send(datagram, &[], clock::NOW).unwrap();
+            eventually("the eviction", || server.ask(|server| server.stats().evicted) == evicted);
+        }
+        expect_baseline(server, 0);
     }
-    expect_baseline(&server, 0);
 }
 
 /// A server that has requests gives handshakes a part of its time. New connections without end take none of the
@@ -268,31 +268,32 @@ fn fault_b9_silent_and_foreign_connections_do_not_keep_others_out() {
 
 #[test]
 fn fault_b6_b7_the_half_of_the_server_cannot_be_written_or_resized() {
-    let dir = Dir::new();
-    let server = ServerThread::start(&dir.socket(), small(), increment);
-    let raw = connect(&dir);
-    let (up, down) = (&raw.up, &raw.down);
-    for half in [up, down] {
-        let fd = half.region().fd().unwrap();
-        assert_eq!(rustix::fs::ftruncate(fd, 0), Err(Errno::PERM));
-        assert_eq!(rustix::fs::ftruncate(fd, 1 << 20), Err(Errno::PERM));
-        // The up half is mapped by its server.
-        let refused = if core::ptr::eq(half, up) { Errno::BUSY } else { Errno::PERM };
-        assert_eq!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE), Err(refused));
+    for host in Host::both(small(), || increment) {
+        let raw = connect(&host);
+        let (up, down) = (&raw.up, &raw.down);
+        for half in [up, down] {
+            let fd = half.region().fd().unwrap();
+            assert_eq!(rustix::fs::ftruncate(fd, 0), Err(Errno::PERM));
+            assert_eq!(rustix::fs::ftruncate(fd, 1 << 20), Err(Errno::PERM));
+            // The up half is mapped by its server; a client that was introduced lets nobody seal it any more.
+            let is_sealable = core::ptr::eq(half, up) && host.is_listening();
+            let refused = if is_sealable { Errno::BUSY } else { Errno::PERM };
+            assert_eq!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE), Err(refused));
+        }
+        let fd = down.region().fd().unwrap();
+        assert_eq!(rustix::io::pwrite(fd, b"x", 0), Err(Errno::PERM));
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        let reopened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        assert_eq!(rustix::io::pwrite(&reopened, b"x", 0), Err(Errno::PERM));
+        let denied = Region::map(reopened.into(), 4096, memory::Protection::ReadWrite);
+        assert!(matches!(denied, Err(memory::MapError::WriteDenied)), "{denied:?}");
+        let base = down.region().as_ptr().as_ptr().cast();
+        // SAFETY: our own mapping; if it became writable, nobody would write it.
+        let protected =
+            unsafe { rustix::mm::mprotect(base, 4096, rustix::mm::MprotectFlags::WRITE) };
+        assert_eq!(protected, Err(Errno::ACCESS));
+        expect_increment(&mut host.sync(), b"intact");
     }
-    let fd = down.region().fd().unwrap();
-    assert_eq!(rustix::io::pwrite(fd, b"x", 0), Err(Errno::PERM));
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
-    let reopened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    assert_eq!(rustix::io::pwrite(&reopened, b"x", 0), Err(Errno::PERM));
-    let denied = Region::map(reopened.into(), 4096, memory::Protection::ReadWrite);
-    assert!(matches!(denied, Err(memory::MapError::WriteDenied)), "{denied:?}");
-    let base = down.region().as_ptr().as_ptr().cast();
-    // SAFETY: our own mapping; if it became writable, nobody would write it.
-    let protected = unsafe { rustix::mm::mprotect(base, 4096, rustix::mm::MprotectFlags::WRITE) };
-    assert_eq!(protected, Err(Errno::ACCESS));
-    expect_increment(&mut sync(&dir.socket()), b"intact");
-    drop(server);
 }
 
 #[test]
@@ -318,139 +319,145 @@ fn scribble(up: &Region, seed: u64, stop: &AtomicBool) {
 
 #[test]
 fn fault_b11_b3_a_client_that_corrupts_all_it_can_write_disturbs_nobody() {
-    let dir = Dir::new();
-    let server = ServerThread::start(&dir.socket(), small(), increment);
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let attacker = scope.spawn(|| {
-            let mut evictions = 0u64;
-            while !stop.load(Ordering::Relaxed) {
-                let raw = connect(&dir);
-                let (up, down, position) = (&raw.up, &raw.down, raw.position);
-                let done = AtomicBool::new(false);
-                let memory = up.region();
-                thread::scope(|inner| {
-                    inner.spawn(|| scribble(memory, position ^ evictions, &done));
-                    eventually("the eviction", || {
-                        raw.wake();
-                        // All bits: the server looks at everybody in vain.
-                        down.eviction().load(Ordering::Relaxed) != 0 || stop.load(Ordering::Relaxed)
+    for host in Host::both(small(), || increment) {
+        let server = &host.server;
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let attacker = scope.spawn(|| {
+                let mut evictions = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    let raw = connect(&host);
+                    let (up, down, position) = (&raw.up, &raw.down, raw.position);
+                    let done = AtomicBool::new(false);
+                    let memory = up.region();
+                    thread::scope(|inner| {
+                        inner.spawn(|| scribble(memory, position ^ evictions, &done));
+                        eventually("the eviction", || {
+                            raw.wake();
+                            // All bits: the server looks at everybody in vain.
+                            down.eviction().load(Ordering::Relaxed) != 0
+                                || stop.load(Ordering::Relaxed)
+                        });
+                        done.store(true, Ordering::Relaxed);
                     });
-                    done.store(true, Ordering::Relaxed);
-                });
-                evictions += 1;
+                    evictions += 1;
+                }
+                evictions
+            });
+            let mut victim = host.sync();
+            let began = Instant::now();
+            let mut number = 0usize;
+            while number < 2000 || server.ask(|server| server.stats().evicted) == 0 {
+                expect_increment(&mut victim, &number.to_le_bytes().repeat(1 + number % 100));
+                number += 1;
+                assert!(began.elapsed() < Duration::from_secs(60), "nobody was evicted");
             }
-            evictions
+            stop.store(true, Ordering::Relaxed);
+            assert!(attacker.join().unwrap() > 0);
         });
-        let mut victim = sync(&dir.socket());
-        let began = Instant::now();
-        let mut number = 0usize;
-        while number < 2000 || server.ask(|server| server.stats().evicted) == 0 {
-            expect_increment(&mut victim, &number.to_le_bytes().repeat(1 + number % 100));
-            number += 1;
-            assert!(began.elapsed() < Duration::from_secs(60), "nobody was evicted");
-        }
-        stop.store(true, Ordering::Relaxed);
-        assert!(attacker.join().unwrap() > 0);
-    });
-    assert!(server.ask(|server| server.stats().evicted) > 0);
+        assert!(server.ask(|server| server.stats().evicted) > 0);
+    }
 }
 
 #[test]
 fn fault_b4_a_payload_rewritten_during_the_call_is_seen_once() {
-    let dir = Dir::new();
     let seen = Arc::new(AtomicU64::new(0));
-    let server = ServerThread::start(&dir.socket(), small(), {
+    for host in Host::both(small(), {
         let seen = Arc::clone(&seen);
-        move |request| {
-            let first = request.payload().to_vec();
-            for _ in 0..50 {
-                assert_eq!(request.payload(), first, "the private copy changed");
-            }
-            seen.fetch_add(1, Ordering::Relaxed);
-            request.reply(b"").unwrap();
-        }
-    });
-    let raw = connect(&dir);
-    let (up, down, position) = (&raw.up, &raw.down, raw.position);
-    let mut requests = Producer::new(position);
-    let mut responses = crate::ring::Consumer::new(position);
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let memory = up.region();
-        scope.spawn(|| {
-            let bulk = memory.len() / 8 - 200;
-            let words: &[AtomicU64] = memory.shared_slice(bulk / 2 * 8, 100).unwrap();
-            while !done.load(Ordering::Relaxed) {
-                words.iter().for_each(|word| _ = word.fetch_add(1, Ordering::Relaxed));
-            }
-        });
-        for _ in 0..500 {
-            requests.publish(up, Header { len_bytes: 1000, ..header(4) }, &[1; 1000]);
-            raw.wake();
-            eventually("the response", || match responses.peek(down).unwrap() {
-                Some(header) => {
-                    responses.take(down, header, &mut []);
-                    true
+        move || {
+            let seen = Arc::clone(&seen);
+            move |request: Request<'_>| {
+                let first = request.payload().to_vec();
+                for _ in 0..50 {
+                    assert_eq!(request.payload(), first, "the private copy changed");
                 }
-                None => false,
-            });
+                seen.fetch_add(1, Ordering::Relaxed);
+                request.reply(b"").unwrap();
+            }
         }
-        done.store(true, Ordering::Relaxed);
-    });
-    assert_eq!(seen.load(Ordering::Relaxed), 500);
-    assert_eq!(server.ask(|server| server.stats().panics), 0);
+    }) {
+        let server = &host.server;
+        let raw = connect(&host);
+        let (up, down, position) = (&raw.up, &raw.down, raw.position);
+        let mut requests = Producer::new(position);
+        let mut responses = crate::ring::Consumer::new(position);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let memory = up.region();
+            scope.spawn(|| {
+                let bulk = memory.len() / 8 - 200;
+                let words: &[AtomicU64] = memory.shared_slice(bulk / 2 * 8, 100).unwrap();
+                while !done.load(Ordering::Relaxed) {
+                    words.iter().for_each(|word| _ = word.fetch_add(1, Ordering::Relaxed));
+                }
+            });
+            for _ in 0..500 {
+                requests.publish(up, Header { len_bytes: 1000, ..header(4) }, &[1; 1000]);
+                raw.wake();
+                eventually("the response", || match responses.peek(down).unwrap() {
+                    Some(header) => {
+                        responses.take(down, header, &mut []);
+                        true
+                    }
+                    None => false,
+                });
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(seen.swap(0, Ordering::Relaxed), 500);
+        assert_eq!(server.ask(|server| server.stats().panics), 0);
+    }
 }
 
 #[test]
 fn a_bit_cleared_by_somebody_else_costs_no_more_than_a_sweep() {
-    let dir = Dir::new();
-    let server = ServerThread::start(&dir.socket(), small(), increment);
-    let raw = connect(&dir);
-    let (up, down, position) = (&raw.up, &raw.down, raw.position);
-    // A request without any hint is what remains of one whose bit was cleared.
-    Producer::new(position).publish(up, header(0), b"abc");
-    let mut responses = crate::ring::Consumer::new(position);
-    let mut response = [0; 3];
-    eventually("the response", || match responses.peek(down).unwrap() {
-        Some(header) => {
-            responses.take(down, header, &mut response);
-            true
-        }
-        None => false,
-    });
-    assert_eq!(&response, b"bcd");
-    assert_eq!(server.ask(|server| server.stats().missed_hints), 1);
+    for host in Host::both(small(), || increment) {
+        let server = &host.server;
+        let raw = connect(&host);
+        let (up, down, position) = (&raw.up, &raw.down, raw.position);
+        // A request without any hint is what remains of one whose bit was cleared.
+        Producer::new(position).publish(up, header(0), b"abc");
+        let mut responses = crate::ring::Consumer::new(position);
+        let mut response = [0; 3];
+        eventually("the response", || match responses.peek(down).unwrap() {
+            Some(header) => {
+                responses.take(down, header, &mut response);
+                true
+            }
+            None => false,
+        });
+        assert_eq!(&response, b"bcd");
+        assert_eq!(server.ask(|server| server.stats().missed_hints), 1);
+    }
 }
 
 #[test]
 fn fault_b10_a_client_that_never_consumes_is_bounded_and_alone() {
-    let dir = Dir::new();
-    let _server = ServerThread::start(&dir.socket(), small(), increment);
-    let mut glutton = pipelined::<u16>(&dir.socket());
-    for call in 0..8 {
-        glutton.submit(b"abc", call).unwrap();
+    for host in Host::both(small(), || increment) {
+        let mut glutton = host.pipelined::<u16>();
+        for call in 0..8 {
+            glutton.submit(b"abc", call).unwrap();
+        }
+        glutton.flush();
+        for _ in 0..100 {
+            let refused = glutton.submit(b"more", 9).unwrap_err();
+            assert_eq!(refused.error, CallError::Full { depth: 8 });
+        }
+        expect_increment(&mut host.sync(), b"undisturbed");
+        let mut left = 8;
+        eventually("its responses wait for it", || {
+            left -= glutton.poll(|_, outcome| assert_eq!(outcome, Ok(&b"bcd"[..])));
+            left == 0
+        });
     }
-    glutton.flush();
-    for _ in 0..100 {
-        let refused = glutton.submit(b"more", 9).unwrap_err();
-        assert_eq!(refused.error, CallError::Full { depth: 8 });
-    }
-    expect_increment(&mut sync(&dir.socket()), b"undisturbed");
-    let mut left = 8;
-    eventually("its responses wait for it", || {
-        left -= glutton.poll(|_, outcome| assert_eq!(outcome, Ok(&b"bcd"[..])));
-        left == 0
-    });
 }
 
 /// Clients that are quiet cost a server that never sleeps nothing: it is told when they call again.
 #[test]
 fn a_client_that_is_quiet_is_not_polled() {
-    let dir = Dir::new();
     let config = crate::ServerConfig { wait: crate::Wait::Busy, ..small() };
-    let server = ServerThread::start(&dir.socket(), config, increment);
-    let raw = connect(&dir);
+    let [host, _] = Host::both(config, || increment);
+    let (server, raw) = (&host.server, connect(&host));
     let (up, down, position) = (&raw.up, &raw.down, raw.position);
     let mut requests = Producer::new(position);
     for call in 0..3 {
@@ -468,9 +475,9 @@ fn a_client_that_is_quiet_is_not_polled() {
 /// no more than a sweep.
 #[test]
 fn fault_b7_pages_taken_away_from_rings_and_wakeup_bits_cost_others_nothing() {
-    let dir = Dir::new();
-    let server = ServerThread::start(&dir.socket(), small(), increment);
-    let hostile = connect(&dir);
+    // One that was introduced seals its pages.
+    let [host, _] = Host::both(small(), || increment);
+    let (server, hostile) = (&host.server, connect(&host));
     let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let punch = |region: &Region| fallocate(region.fd().unwrap(), holes, 0, region.len() as u64);
     assert_eq!(punch(&hostile.memory.sleep_flag), Err(Errno::PERM), "sealed");
@@ -488,7 +495,7 @@ fn fault_b7_pages_taken_away_from_rings_and_wakeup_bits_cost_others_nothing() {
         });
         let honest = [0, 1].map(|_| {
             scope.spawn(|| {
-                let mut client = sync(&dir.socket());
+                let mut client = host.sync();
                 (0..15).for_each(|number| expect_increment(&mut client, &[number; 100]));
             })
         });
@@ -498,7 +505,7 @@ fn fault_b7_pages_taken_away_from_rings_and_wakeup_bits_cost_others_nothing() {
         ended.into_iter().for_each(|ended| ended.expect("every answer is right"));
     });
     drop(hostile);
-    expect_baseline(&server, 0);
+    expect_baseline(server, 0);
 }
 
 /// On the wire, where it is one number behind the magic.

@@ -6,6 +6,7 @@ mod futures;
 mod hostile;
 mod in_place;
 mod introduced;
+mod introduction_kills;
 mod large;
 mod process;
 mod replies;

@@ -5,6 +5,7 @@ use core::{
     task::{Context, Poll, Waker},
 };
 use std::{
+    os::fd::AsFd as _,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     thread,
@@ -14,7 +15,10 @@ use std::{
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use super::rig::*;
-use crate::{BlockingClient, CallError, ClientConfig, EvictReason, FutureClient, Server, Wait};
+use crate::{
+    BlockingClient, CallError, ClientConfig, EvictReason, FutureClient, Newcomer, NewcomerState,
+    PipelinedClient, Server, Wait,
+};
 
 /// Not a test of its own: runs the role that the environment names, if it names one.
 #[test]
@@ -35,6 +39,8 @@ fn role() {
         "client that expects eviction" => expect_eviction(&path),
         "client that forks" => fork_and_call(&path),
         "client that exits" => exit_with_calls(&path),
+        "introduced server" => serve_introduced(&path),
+        "introduced client" => call_introduced(&path),
         _ => panic!("there is no role {role}"),
     }
 }
@@ -178,6 +184,44 @@ fn expect_eviction(path: &Path) {
     });
     client.reconnect().expect("the server lives");
     expect_increment(&mut client, b"in a new slot");
+}
+
+/// Lets whoever listens at `path` introduce clients.
+fn serve_introduced(path: &Path) {
+    let (mut server, channel) = Server::introduced(small()).unwrap();
+    let mut daemon = sync(path);
+    daemon.send_descriptor(channel.as_fd()).unwrap();
+    daemon.call(b"serve").unwrap();
+    drop(channel);
+    loop {
+        server.serve(|request| {
+            crate::pause::at("handled");
+            increment(request);
+            crate::pause::at("answered");
+        });
+        server.rest(u64::MAX);
+    }
+}
+
+/// Lets whoever listens at `path` introduce this process.
+fn call_introduced(path: &Path) {
+    let (mut newcomer, socket) = Newcomer::new().unwrap();
+    crate::pause::at("newcomer.made");
+    let mut daemon = sync(path);
+    daemon.send_descriptor(socket.as_fd()).unwrap();
+    daemon.call(b"meet").unwrap();
+    drop(socket);
+    crate::pause::at("newcomer.sent");
+    let mut client: PipelinedClient<()> = loop {
+        match PipelinedClient::introduced(newcomer, patient()).unwrap() {
+            NewcomerState::NotYet(again) => newcomer = again,
+            NewcomerState::Arrived(client) => break client,
+        }
+    };
+    crate::pause::at("arrived");
+    client.submit(b"abc", ()).unwrap();
+    client.flush();
+    crate::pause::at("submitted");
 }
 
 // The C library's `fork(2)`; the child below calls nothing but this crate and `_exit`.

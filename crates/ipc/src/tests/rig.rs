@@ -1,6 +1,7 @@
 //! A private directory, a server thread, and processes that are this test binary again.
 
 use std::{
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc,
@@ -8,11 +9,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use memory::sync::{Arc, AtomicBool, Ordering};
+use memory::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use os::{
+    clock,
+    unix::{Address, UnixConnection},
+};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::{
-    BlockingClient, CallError, ClientConfig, PipelinedClient, Request, Server, ServerConfig,
+    BlockingClient, CallError, ClientConfig, ClientProcess, ConnectError, Introducer, Introduction,
+    Newcomer, NewcomerState, PipelinedClient, Request, Server, ServerConfig,
+    endpoint::{
+        client::connection::{self, Connected, Introduced},
+        handshake,
+    },
 };
 
 /// No test waits longer, however loaded the machine is.
@@ -89,6 +99,99 @@ pub(super) fn increment(request: Request<'_>) {
 pub(super) fn expect_increment(client: &mut BlockingClient, request: &[u8]) {
     let expected: Vec<u8> = request.iter().map(|byte| byte.wrapping_add(1)).collect();
     assert_eq!(client.call(request), Ok(&expected[..]));
+}
+
+/// A server of either kind: one that listens, or one to which clients are introduced, as to a provider.
+pub(super) struct Host {
+    dir: Dir,
+    pub(super) server: ServerThread,
+    /// `None`: it listens.
+    introducer: Option<Introducer>,
+    introduced: AtomicU64,
+}
+
+impl Host {
+    /// A server of each kind.
+    pub(super) fn both<H: FnMut(Request<'_>) + Send + 'static>(
+        config: ServerConfig,
+        handler: impl Fn() -> H,
+    ) -> [Self; 2] {
+        let dir = Dir::new();
+        let server = ServerThread::start(&dir.socket(), config, handler());
+        let listens = Self { dir, server, introducer: None, introduced: AtomicU64::new(0) };
+        let (server, channel) = Server::introduced(config).unwrap();
+        let introducer = Some(Introducer::adopt(channel).unwrap());
+        let server = ServerThread::run(server, handler());
+        let introduced = AtomicU64::new(0);
+        [listens, Self { dir: Dir::new(), server, introducer, introduced }]
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        self.introducer.is_none()
+    }
+
+    /// Introduces a socket; `None`: clients connect by themselves.
+    fn introduce(&self) -> Option<UnixConnection> {
+        let introducer = self.introducer.as_ref()?;
+        let (own, given) = UnixConnection::pair().unwrap();
+        let tag = self.introduced.fetch_add(1, Ordering::Relaxed);
+        let process = ClientProcess { uid: 7, pid: 8 };
+        // The channel may be full while the server is busy.
+        let introduction = Introduction { tag, process };
+        eventually("room in the channel", || introducer.introduce(given.as_fd(), introduction));
+        Some(own)
+    }
+
+    /// A client that writes its memory by itself.
+    pub(super) fn connect(&self) -> Connected {
+        let Some(mut socket) = self.introduce() else {
+            return connection::connect(&self.dir.socket(), PATIENCE).expect("a server is there");
+        };
+        loop {
+            match connection::introduced(socket).expect("a server is there") {
+                Introduced::NotYet(again) => socket = again,
+                Introduced::Connected(connected) => return *connected,
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// A socket whose other end the server has, and that has read the welcome.
+    pub(super) fn hello(&self) -> UnixConnection {
+        let deadline_ns = clock::deadline_ns(PATIENCE);
+        let socket = self.introduce().unwrap_or_else(|| {
+            let address = Address::Path(self.dir.socket());
+            let socket = UnixConnection::connect(&address, deadline_ns).unwrap();
+            socket.send(&handshake::write_hello(), &[], deadline_ns).unwrap();
+            socket
+        });
+        socket.recv(&mut [0; 64], 5, deadline_ns).expect("an answer");
+        socket
+    }
+
+    pub(super) fn sync(&self) -> BlockingClient {
+        self.arrive(|newcomer| BlockingClient::introduced(newcomer, patient()), sync)
+    }
+
+    pub(super) fn pipelined<C>(&self) -> PipelinedClient<C> {
+        self.arrive(|newcomer| PipelinedClient::introduced(newcomer, patient()), pipelined)
+    }
+
+    fn arrive<T>(
+        &self,
+        introduced: impl Fn(Newcomer) -> Result<NewcomerState<T>, ConnectError>,
+        connect: impl FnOnce(&Path) -> T,
+    ) -> T {
+        let Some(socket) = self.introduce() else { return connect(&self.dir.socket()) };
+        let mut newcomer = Newcomer::of(socket);
+        loop {
+            match introduced(newcomer).expect("a server is there") {
+                NewcomerState::NotYet(again) => newcomer = again,
+                NewcomerState::Arrived(client) => return client,
+            }
+            thread::yield_now();
+        }
+    }
 }
 
 type Order = Box<dyn FnOnce(&mut Server) + Send>;

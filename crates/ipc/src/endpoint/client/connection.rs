@@ -137,6 +137,7 @@ pub(crate) fn introduced(connection: UnixConnection) -> Result<Introduced, Conne
         Err(ConnectError::TimedOut { .. }) => return Ok(Introduced::NotYet(connection)),
         received => received?,
     };
+    crate::pause::at("welcome.read");
     let server = fds.pop().ok_or(HandshakeError::Foreign)?;
     let fds: [_; WELCOME_FDS] = fds.try_into().map_err(|_| HandshakeError::Foreign)?;
     let memory = map_memory(&welcome, fds)?;

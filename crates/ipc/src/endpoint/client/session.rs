@@ -93,6 +93,12 @@ impl Newcomer {
         Ok((Self(own), given))
     }
 
+    /// A client whose socket is this one.
+    #[cfg(test)]
+    pub(crate) fn of(socket: UnixConnection) -> Self {
+        Self(socket)
+    }
+
     /// Looks for the server's welcome. Never waits.
     pub(crate) fn arrive<C>(
         self,

@@ -64,7 +64,9 @@ impl Acceptor {
             let Some(channel) = &self.introducer else { return };
             match introduction::read(channel) {
                 Told::Introduced(connection, introduction) => {
+                    crate::pause::at("introduced");
                     self.admit(connection, (0, Some(introduction)), core, sockets, poller);
+                    crate::pause::at("welcomed");
                 }
                 Told::Retire(tag) => core.retire(tag),
                 Told::Nothing => return,

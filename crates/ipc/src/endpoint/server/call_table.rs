@@ -223,6 +223,7 @@ impl CallTable {
         }
         let message = copy.get_mut(..len_bytes).ok_or(EvictReason::BadLength)?;
         self.requests.take(&self.up, header, message);
+        crate::pause::at("request.copied");
         note_taken(&self.down, &self.requests);
         self.taken += 1;
         (entry.serial, entry.generation) = (self.taken, header.generation);

@@ -1,0 +1,185 @@
+//! Calls to other nodes and to other threads that were made and have not ended. Each has what it takes of its peer, from
+//! its beginning to its end.
+
+use rpc::Status;
+use slots::{Key, SlotTable};
+
+use crate::{
+    client_port::{ClientPort, Outgoing},
+    dispatcher::{
+        ReplyTo, Returned,
+        shares::{Charge, Share, Shares},
+    },
+};
+
+/// A call to another node.
+pub(super) struct PendingCall<P: ClientPort> {
+    pub(super) reply_to: ReplyTo<P>,
+    pub(super) charge: Charge,
+    pub(super) taken_ns: u64,
+    pub(super) called_ns: u64,
+    /// A part of its answer could not be put where its client reads it.
+    pub(super) is_torn: bool,
+}
+
+/// The calls, by their cookies, and the shares of peers that they have.
+pub(super) struct PendingCalls<P: ClientPort> {
+    calls: SlotTable<PendingCall<P>>,
+    shares: Shares,
+}
+
+impl<P: ClientPort> PendingCalls<P> {
+    /// No calls, to peers that have these shares for them.
+    pub(super) fn new(shares: Shares) -> Self {
+        Self { calls: SlotTable::default(), shares }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// What a call takes of its peer.
+    #[inline]
+    pub(super) fn charge(&self, rank: u32, call: &Outgoing) -> Charge {
+        self.shares.charge(rank, call.client, call.service, call.response_bytes)
+    }
+
+    /// Takes what a call needs, unless its client or its service has its share of the peer. Then the call
+    /// [begins](Self::begin).
+    #[inline]
+    pub(super) fn takes_share(&mut self, charge: &Charge) -> bool {
+        match self.shares.admit(charge) {
+            Share::Granted => true,
+            Share::Refused => false,
+            Share::Uncounted => {
+                let charges = self.calls.iter().map(|(_, call)| &call.charge);
+                self.shares.count(charge.rank, charges);
+                self.shares.admit(charge) == Share::Granted
+            }
+        }
+    }
+
+    /// Stores a call that took its share, before it is made.
+    #[inline(always)]
+    pub(super) fn begin(
+        &mut self,
+        charge: Charge,
+        reply_to: ReplyTo<P>,
+        (taken_ns, called_ns): (u64, u64),
+    ) -> Result<Key, Returned<ReplyTo<P>>> {
+        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
+        self.calls.insert(pending).map_err(|PendingCall { reply_to, .. }| {
+            self.shares.release(&charge);
+            Returned { status: Status::ResourceExhausted, reply_to }
+        })
+    }
+
+    /// A call has ended, or was not made: its share is free. `None`: it ended before.
+    #[inline]
+    pub(super) fn end(&mut self, key: Key) -> Option<PendingCall<P>> {
+        let call = self.calls.remove(key)?;
+        self.shares.release(&call.charge);
+        Some(call)
+    }
+
+    /// The call of a cookie.
+    #[inline]
+    pub(super) fn get(&self, cookie: u64) -> Option<&PendingCall<P>> {
+        Key::from_u64(cookie).and_then(|key| self.calls.get(key))
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, cookie: u64) -> Option<&mut PendingCall<P>> {
+        Key::from_u64(cookie).and_then(|key| self.calls.get_mut(key))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PendingCall<P>> {
+        self.calls.iter().map(|(_, call)| call)
+    }
+
+    /// Nobody waits any more for the calls of clients of which `is_over` holds: `each` is told of them.
+    pub(super) fn orphan(
+        &mut self,
+        is_over: impl Fn(P::ReplyTo) -> bool,
+        mut each: impl FnMut(P::ReplyTo, &PendingCall<P>),
+    ) {
+        for (_, call) in self.calls.iter_mut() {
+            if let ReplyTo::Client(to) = call.reply_to
+                && is_over(to)
+            {
+                call.reply_to = ReplyTo::Nobody;
+                each(to, call);
+            }
+        }
+    }
+
+    /// Whether something of a peer became free since the last look.
+    pub(super) fn take_freed(&mut self, rank: u32) -> bool {
+        self.shares.take_freed(rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::message::CallerHead;
+
+    use super::*;
+    use crate::{ClientTag, IpcPort};
+
+    type Calls = PendingCalls<IpcPort>;
+
+    fn outgoing(client: u32) -> Outgoing {
+        Outgoing {
+            service: 7,
+            method: 0,
+            response_bytes: 32,
+            who: CallerHead::default(),
+            client: ClientTag { slot: client, life: 1 },
+            taken_ns: 1,
+            deadline_ns: 2,
+        }
+    }
+
+    /// Calls a peer for a client until that has its share.
+    fn begin_all(calls: &mut Calls, client: u32) -> Vec<Key> {
+        let mut keys = Vec::new();
+        let charge = calls.charge(1, &outgoing(client));
+        while calls.takes_share(&charge) {
+            keys.push(calls.begin(charge, ReplyTo::Nobody, (3, 4)).ok().unwrap());
+        }
+        keys
+    }
+
+    #[test]
+    fn a_call_has_its_share_until_it_ends_and_ends_once() {
+        let mut calls = Calls::new(Shares::new(2, |_| 64, 1 << 17));
+        let keys = begin_all(&mut calls, 0);
+        assert!((16..64).contains(&keys.len()), "{}", keys.len());
+        assert_eq!((calls.len(), calls.iter().count()), (keys.len(), keys.len()));
+        assert!(!calls.take_freed(1));
+        let ended = calls.end(keys[0]).unwrap();
+        assert_eq!((ended.taken_ns, ended.called_ns, ended.charge.rank), (3, 4, 1));
+        assert!(calls.end(keys[0]).is_none() && calls.get(keys[0].to_u64()).is_none());
+        assert!(calls.take_freed(1) && !calls.take_freed(1));
+        assert_eq!(begin_all(&mut calls, 0).len(), 1, "what became free");
+        for key in keys.into_iter().skip(1) {
+            assert!(calls.get(key.to_u64()).is_some());
+            calls.end(key).unwrap();
+        }
+        assert_eq!(calls.len(), 1);
+    }
+
+    #[test]
+    fn a_client_that_has_its_share_leaves_as_much_to_the_next() {
+        let mut calls = Calls::new(Shares::new(2, |_| 1024, 1 << 17));
+        let first = begin_all(&mut calls, 0);
+        let charge = Calls::charge(&calls, 1, &Outgoing { service: 8, ..outgoing(1) });
+        assert!(calls.takes_share(&charge), "another client and service");
+        calls.begin(charge, ReplyTo::Nobody, (0, 0)).ok().unwrap();
+        assert_eq!(calls.len(), first.len() + 1);
+    }
+}
