@@ -184,8 +184,8 @@ impl Caller {
     #[must_use]
     pub fn new(client: Client, rank: u32, name: &'static str) -> Self {
         let service = name::service_number(name);
-        let (has_agreed, within, scratch) = (false, None, Vec::new());
-        Self { client, rank, name, service, has_agreed, within, scratch }
+        let scratch = Vec::new();
+        Self { client, rank, name, service, has_agreed: false, within: None, scratch }
     }
 
     /// Gives the next call a deadline of its own.
