@@ -73,7 +73,7 @@
 //! # }
 //! ```
 //!
-//! A result that is longer than an answer is told in [pages](Page): each answer has some of its items, and says where the
+//! A result that is longer than an answer travels in [pages](Page): each answer has some of its items, and says where the
 //! next begin, so the service keeps nothing between two calls. [`pages`] and [`future_pages`] ask for one after the other:
 //!
 //! ```no_run
