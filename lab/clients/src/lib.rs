@@ -138,7 +138,14 @@ fn rows() -> Vec<Row> {
             let name = |form: &Form| format!("{place}/{group}/{}", form.name());
             rows.extend(forms.iter().map(|form| {
                 let versus = (*form != forms[0]).then(|| name(&forms[0]));
-                let cell = Cell { name: name(form), metric, versus, floor: None, lines: None };
+                let cell = Cell {
+                    name: name(form),
+                    metric,
+                    versus,
+                    floor: None,
+                    lines: None,
+                    reference: None,
+                };
                 Row { cell, form: *form, rank, in_flight }
             }));
         }

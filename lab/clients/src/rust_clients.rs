@@ -135,8 +135,7 @@ fn one_by_one(
     for _ in 0..count {
         let number = plan.number;
         let call = plan.next();
-        let To { rank, service, method } = task.to(&call);
-        let answer = client.call(rank, service, method, call.body());
+        let answer = client.call(task.to(&call), call.body());
         checked(number, answer.map_err(|error| failed(number, &error))?, call.answer)?;
     }
     Ok(())
