@@ -192,7 +192,7 @@ fn fault_e4_a_duplicate_rank_is_named_with_the_address_of_the_other() {
 fn fault_e4_a_rank_without_a_rendezvous_names_itself_and_the_address() {
     let address = rank_zero(2, SOON).address().to_owned();
     let error = join(&address, 1, 2, SOON).exchange(b"").unwrap_err().to_string();
-    assert!(error.starts_with(&format!("rank 1 of 2 found nobody at {address}")), "{error}");
+    assert!(error.starts_with(&format!("rank 1 of 2 found no process at {address}")), "{error}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::{
 
 /// Why a call has no answer.
 ///
-/// | variant | who says so | executed |
+/// | variant | origin | executed |
 /// |---|---|---|
 /// | [`Service`](Self::Service), [`NoMethod`](Self::NoMethod) | the service | as the service says |
 /// | [`NoService`](Self::NoService), [`NoRank`](Self::NoRank), [`NotHeld`](Self::NotHeld), [`Denied`](Self::Denied), [`Refused`](Self::Refused) | a daemon | no |
@@ -38,7 +38,7 @@ pub enum CallError {
     /// The service has no such method.
     #[error("service {} on {} has no method {}", .0.service, Place(&.0.rank), .0.method)]
     NoMethod(To),
-    /// Nobody offers the service there. It was not executed.
+    /// No process offers the service there. It was not executed.
     #[error("no process offers service {} on {}; offer it there, or call another rank", .0.service, Place(&.0.rank))]
     NoService(To),
     /// The job has no such rank. It was not executed.

@@ -26,10 +26,10 @@ const TELLING_MAX: Duration = Duration::from_millis(5);
 /// A process's connection to its daemon, whose calls are futures.
 ///
 /// It belongs to one thread, and needs no executor of its own kind: one thread per client waits in the kernel
-/// while all calls wait, and wakes their tasks. A call is made at once, and goes on if nobody polls it; a call that finds
+/// while all calls wait, and wakes their tasks. A call is made at once, and goes on without polls; a call that finds
 /// no room waits for it, and goes on with the next poll of any call. Its deadline counts from the call.
 ///
-/// Dropping a call gives it up: the daemon is told, and tells whoever executes the call. With
+/// Dropping a call gives it up: the daemon learns of it, and so does the handler. With
 /// [`ClientConfig::retry`] calls are made again, and a daemon that is gone is looked for.
 ///
 /// ```no_run
@@ -125,7 +125,7 @@ impl FutureClient {
     }
 
     /// Like [`call`](Self::call), with a body of `len_bytes` bytes that `fill` puts, at once, where the daemon
-    /// reads them; if the call has to wait for room, or may be made again, to private memory. What it does not put is
+    /// reads them; if the call has to wait for room, or may be made again, to private memory. Other bytes are
     /// zeros. If it panics or [gives up](Filler::give_up), no call is made; it panics if it uses this client or a clone
     /// of it.
     pub fn call_in_place(

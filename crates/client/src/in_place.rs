@@ -26,7 +26,7 @@ impl Client {
     }
 
     /// Like [`call_lent`](Self::call_lent), with a body of `len_bytes` bytes that `fill` puts where the daemon
-    /// reads them. What it does not put is zeros. If it panics or [gives up](Filler::give_up), no call is made.
+    /// reads them. Other bytes are zeros. If it panics or [gives up](Filler::give_up), no call is made.
     ///
     /// # Errors
     ///

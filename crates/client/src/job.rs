@@ -19,6 +19,14 @@ pub const JOB_BYTES_MAX: usize = 48;
 pub struct JobId(String);
 
 /// A text that cannot name a job.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::JobId;
+///
+/// let words = JobId::new("two words").expect_err("a blank").to_string();
+/// assert!(words.starts_with("`two words` cannot name a job"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` cannot name a job; use 1 to {JOB_BYTES_MAX} of A-Z a-z 0-9 - _ . and do not start with a dot"

@@ -9,10 +9,10 @@
 //! | [`stream`] | results in pieces |
 //! | `tokio` | calls as futures of tokio, from any thread (feature `tokio`) |
 //! | `tower` | clients of futures as services of tower (feature `tower`) |
-//! | [`CallError`], [`Retry`] | who says that there is no answer, and when a call is made again |
+//! | [`CallError`], [`Retry`] | the origin of a failure, and when a call is made again |
 //! | [`Provider`] | answers requests for a service of this node |
 //! | [`name`] | names of services and methods, and their numbers |
-//! | [`bulk`] | memory that calls lend to whoever answers them |
+//! | [`bulk`] | memory that calls lend to the answering process |
 //! | [`runtime`] | paths of a daemon's socket, lock and counters, and the lock itself |
 //! | [`message`] | headers before bodies, between clients and daemons |
 //!
@@ -187,8 +187,7 @@ impl Client {
         Ok(())
     }
 
-    /// From now on, handlers are told that calls belong to the trace of this number, and who calls; 0: no
-    /// longer.
+    /// Calls from now on carry the number of a trace and their caller to handlers; 0: no longer.
     pub fn set_trace(&mut self, trace: u64) {
         self.trace = trace;
     }

@@ -159,7 +159,7 @@ pub struct CallHead {
     pub response_bytes: U32,
 }
 
-/// The node of whoever asks.
+/// The node of the caller.
 ///
 /// ```no_run
 /// # use copyrpc_client as copyrpc;

@@ -1,4 +1,4 @@
-//! What the daemon of this node tells of its clients, peers, services and answers.
+//! Reports of the daemon of this node: its clients, peers, services and answers.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@ const SAVED_MAX: u32 = 1000;
 /// |---|---|
 /// | the daemon is gone | after connecting again |
 /// | refused: no room, rank not up | yes |
-/// | nobody offers the service | if [`awaits_service`](Self::awaits_service) |
+/// | no process offers the service | if [`awaits_service`](Self::awaits_service) |
 /// | perhaps executed: peer gone | if [`is_idempotent`](Self::is_idempotent) |
 /// | deadline, a status of the service | never |
 ///
@@ -39,7 +39,7 @@ pub struct Retry {
     /// Retries per hundred calls, lest retries keep a service down that has too much to do; up to ten are
     /// saved up.
     pub budget_percent: u32,
-    /// Whether a service that nobody offers is waited for.
+    /// Whether a call waits for a service without a provider.
     pub awaits_service: bool,
     /// Whether executing a call twice does no harm.
     pub is_idempotent: bool,

@@ -37,6 +37,16 @@ const METRICS_SUFFIX: &str = ".metrics";
 const ROSTER_SUFFIX: &str = ".roster";
 
 /// Why the paths of a daemon cannot be used.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::{JobId, Runtime, RuntimeError};
+///
+/// let folder = "/run/".repeat(100).into();
+/// let refused = Runtime::new(folder, JobId::new("greetings")?, "");
+/// assert!(matches!(refused, Err(RuntimeError::PathTooLong { .. })));
+/// # Ok::<(), copyrpc::JobIdError>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// The job or the instance has no proper name.
@@ -128,7 +138,7 @@ impl Runtime {
     }
 
     /// The place that the environment names: `COPYRPC_JOB`, `COPYRPC_INSTANCE` and
-    /// `COPYRPC_RUNTIME_DIR`, or what a daemon takes for them that was told nothing else, either.
+    /// `COPYRPC_RUNTIME_DIR`, or the defaults of a daemon.
     ///
     /// # Errors
     ///

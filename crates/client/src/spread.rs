@@ -29,7 +29,7 @@ pub enum Route {
     Any,
     /// The one with the fewest calls of this process that are not answered.
     LeastLoaded,
-    /// The one that owns the key: always the same, whoever asks. When the list of ranks changes, only the keys
+    /// The one that owns the key: the same for every caller. When the list of ranks changes, only the keys
     /// of ranks that came or went have other owners (rendezvous hashing; Thaler and Ravishankar, 1998).
     Key(u64),
 }
@@ -58,8 +58,8 @@ struct Ranks {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let socket = "/run/user/1000/copyrpc/job.sock".as_ref();
 /// let mut spread = Spread::connect(socket, ClientConfig::default(), 17, [0, 1, 2])?;
-/// spread.submit(Route::Key(42), 1, b"whoever owns key 42", "owner")?;
-/// spread.submit(Route::LeastLoaded, 1, b"whoever has least to do", "idle")?;
+/// spread.submit(Route::Key(42), 1, b"for the owner of key 42", "owner")?;
+/// spread.submit(Route::LeastLoaded, 1, b"for the least busy rank", "idle")?;
 /// while spread.in_flight() > 0 {
 ///     spread.poll(|what, rank, answer| println!("{what}: rank {rank} says {answer:?}"));
 ///     spread.rest();

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A *cursor* says where the next piece begins, in the service's own terms: a key, an offset. The service keeps
-//! nothing between two calls, so a caller that goes costs nothing, one that is slow holds nobody up, and any
+//! nothing between two calls, so a caller that goes costs nothing, a slow one delays no other, and any
 //! process behind the service's name can give the next piece.
 
 use std::time::Duration;

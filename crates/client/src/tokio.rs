@@ -45,10 +45,10 @@ pub enum TokioError {
 /// A process's connection to its daemon, whose calls are futures. Clones share it.
 ///
 /// A thread of its own talks to the daemon, and ends after the last clone and the last call; so this works on every
-/// runtime, and nobody has to turn one on. A call is made at once, also if nobody polls it, and waits for room if all
+/// runtime. A call is made at once, also without polls, and waits for room if all
 /// others are in flight. Its deadline counts from the call.
 ///
-/// Dropping a call gives it up: the daemon is told, and tells whoever executes the call. With
+/// Dropping a call gives it up: the daemon learns of it, and so does the handler. With
 /// [`ClientConfig::retry`] calls are made again, and a daemon that is gone is looked for.
 ///
 /// ```no_run

@@ -42,7 +42,7 @@ pub fn code_of(
 ) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output (head, a pager) has seen enough.
+        // The reader of the output (head, a pager) has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             say(format_args!("error: {}", with_causes(&error)));

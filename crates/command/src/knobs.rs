@@ -99,7 +99,7 @@ pub struct Shown {
     pub value: String,
     /// Where that comes from.
     pub origin: String,
-    /// What holds if nothing sets it.
+    /// The value if nothing sets it.
     pub default: &'static str,
     /// Which values it takes.
     pub takes: String,

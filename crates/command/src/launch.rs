@@ -43,7 +43,7 @@ enum Place {
 }
 
 impl Launch {
-    /// What knobs and launcher say together.
+    /// The settings of knobs and launcher together.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ pub struct Met {
     kept: Kept,
 }
 
-/// What is kept until the daemon ends.
+/// Objects that live until the daemon ends.
 enum Kept {
     Nothing,
     Folder(Meeting),

@@ -1,4 +1,4 @@
-//! What `RUST_LOG` asks for, and the log of commands that are no service.
+//! The filter of `RUST_LOG`, and the log of commands that are no service.
 
 use std::io::{self, IsTerminal as _};
 
@@ -39,7 +39,7 @@ impl LogFilter {
     }
 }
 
-/// Whether a filter says what is logged, rather than naming something that does not exist: one that has no
+/// Whether a filter selects lines, rather than naming a target that does not exist: one that has no
 /// level at all would silence everything.
 fn names_a_level(filter: &str) -> bool {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];

@@ -1,4 +1,4 @@
-//! What commands do with the NIC that the knobs select.
+//! The NIC that the knobs select, for commands.
 
 use std::path::Path;
 
@@ -97,7 +97,7 @@ impl NicDescription {
         }
     }
 
-    /// The NIC, its options and what was tried, as text for people.
+    /// The NIC, its options and the attempts, as text for people.
     pub fn text(&self) -> String {
         pairs(&[
             ("device", &self.name),

@@ -56,7 +56,7 @@ pub fn write_file(
     write(&mut file).and_then(|()| file.flush()).with_context(cannot)
 }
 
-/// Writes a line to standard error. That nobody reads it any more ends nothing: `eprintln!` would panic.
+/// Writes a line to standard error. A closed standard error ends nothing: `eprintln!` would panic.
 pub fn say(line: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

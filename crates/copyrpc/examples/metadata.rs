@@ -9,7 +9,7 @@ use std::{error::Error, process::ExitCode, thread, time::Duration, time::Instant
 use copyrpc::typed::{Failure, TypedError, service};
 use copyrpc::{Client, ClientConfig, FutureClient, Inbound, Provider, Retry, Runtime};
 
-/// What a file is.
+/// The kind and length of a file.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Stat {
     len_bytes: u64,
@@ -17,9 +17,9 @@ pub struct Stat {
 }
 
 service! {
-    /// What is known of files.
+    /// Knowledge of files.
     pub trait Metadata("metadata"), client MetadataClient, futures MetadataFutures {
-        /// What a file is.
+        /// The kind and length of a file.
         fn stat(path: String) -> Stat;
         /// Bytes of all files of a folder, which takes a second.
         fn usage(path: String) -> u64;
@@ -103,7 +103,7 @@ fn call() -> Result<(), Box<dyn Error>> {
             stat.await?;
         }
         println!("100 calls beside {} slow ones: {:?}", slow.len(), begin.elapsed());
-        // Their handlers are told.
+        // Their handlers learn of it.
         drop(slow);
         Ok::<_, TypedError>(())
     })?;

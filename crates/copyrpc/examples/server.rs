@@ -1,4 +1,4 @@
-//! A service of this node that greets whoever calls it.
+//! A service of this node that greets its callers.
 //!
 //! Start a daemon (`cargo run --release -- daemon`), then this, then the example `client`:
 //! `cargo run -p copyrpc --example server`

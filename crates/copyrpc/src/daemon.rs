@@ -163,7 +163,7 @@ impl BackgroundDaemon {
 #[cfg(feature = "nic")]
 impl Drop for BackgroundDaemon {
     fn drop(&mut self) {
-        // Who wants to know why it ended calls `stop`.
+        // `stop` returns the reason of its end.
         let _ = self.end();
     }
 }

@@ -16,7 +16,7 @@ use crate::{Opener as _, SHARED_VARIABLES, hardware, hosts, ibverbs, mlx5, soft}
 /// Its name in the table.
 pub const NAME: &str = "auto";
 
-/// The NIC that is chosen; `lookup` finds what is set, by environment variable.
+/// The NIC that is chosen; `lookup` finds settings by environment variable.
 pub(crate) fn choose(lookup: impl Fn(&str) -> Option<String>) -> &'static str {
     let has_library = hardware::libraries().iter().any(|library| library.found);
     let (devices, _) = hardware::devices();

@@ -1,4 +1,4 @@
-//! Two openers of one type of NIC as one, so that what is generic over the opener is compiled for both at once.
+//! Two openers of one type of NIC as one, so that code that is generic over the opener is compiled for both at once.
 
 use crate::{OpenError, Opener, OperationDump, OperationsError};
 

@@ -93,8 +93,8 @@ impl KernelDevice {
             link_layer: link_layer.to_owned(),
             rate,
         };
-        let (name, numa_node) = (name.to_owned(), "0".to_owned());
-        Self { name, driver, board, firmware, numa_node, ports: vec![port] }
+        let numa_node = "0".to_owned();
+        Self { name: name.to_owned(), driver, board, firmware, numa_node, ports: vec![port] }
     }
 
     /// Whether a port of it carries traffic.

@@ -1,6 +1,6 @@
 //! The table of NICs: which there are, and how each is opened.
 //!
-//! A [`Selection`] names a NIC and holds what is set about it. [`Selection::with`] hands the NIC's
+//! A [`Selection`] names a NIC and holds its settings. [`Selection::with`] hands the NIC's
 //! [`Opener`] to a [`Visitor`], whose code is generic over [`verbs::Nic`]: one copy of it is compiled
 //! for software NICs, one for RDMA devices, and no call is dynamic.
 //!
@@ -171,7 +171,7 @@ pub struct Availability {
     pub error: Option<String>,
 }
 
-/// Tries every NIC of the table; `lookup` finds what is set about them, by environment variable.
+/// Tries every NIC of the table; `lookup` finds their settings by environment variable.
 #[must_use]
 pub fn all(lookup: impl Fn(&str) -> Option<String>) -> Vec<Availability> {
     struct Try;
@@ -207,7 +207,7 @@ pub enum OpenError {
     Setting {
         /// The NIC.
         name: &'static str,
-        /// The setting, its value, and what it takes.
+        /// The setting, its value, and the accepted values.
         cause: Box<dyn Error + Send + Sync>,
     },
     /// The NIC has not the device, the port or the row that was asked for.
@@ -217,7 +217,7 @@ pub enum OpenError {
         name: &'static str,
         /// Environment variable that sets the option.
         variable: &'static str,
-        /// What was asked for, and what there is.
+        /// The requested object, and the existing ones.
         cause: PortOptionError,
     },
     /// The NIC refuses to open a port.
@@ -253,7 +253,7 @@ impl OpenError {
         Self::Option { name, variable: port::variable(&cause), cause }
     }
 
-    /// How long the cause may last, as far as it can be told.
+    /// How long the cause may last, as far as that is known.
     #[must_use]
     pub fn outlook(&self) -> Outlook {
         match self {

@@ -63,7 +63,7 @@ pub(crate) fn with_options<L: Fn(&str) -> Option<String>, C>(
     both.map_err(|cause| crate::OpenError::Setting { name, cause: cause.into() })
 }
 
-/// The variable that sets what was refused.
+/// The variable of the refused setting.
 pub(crate) fn variable(refused: &PortOptionError) -> &'static str {
     match refused {
         PortOptionError::Port { .. } => PORT.env,

@@ -1,4 +1,4 @@
-//! A NIC by name, with what is set about it.
+//! A NIC by name, with its settings.
 
 use std::{collections::BTreeMap, env, fmt};
 
@@ -14,7 +14,7 @@ use crate::{
     tcp::TcpOpener,
 };
 
-/// It meets nobody of another user, and so needs no secret.
+/// It meets no process of another user, and so needs no secret.
 const SOFT: &str = crate::soft::NAME;
 
 /// The environment variable that names the NIC.
@@ -26,7 +26,7 @@ enum Choice {
     Hardware(Either<IbverbsOpener, Mlx5Opener>),
 }
 
-/// A NIC by name, with what is set about it. The name is looked up by [`Selection::with`]: it is one of the table,
+/// A NIC by name, with its settings. The name is looked up by [`Selection::with`]: it is one of the table,
 /// or that of an RDMA device of this machine, which means the NIC that `auto` would take for it: `mlx5` for a ConnectX,
 /// `ibverbs` for others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,10 +62,10 @@ impl Selection {
         Self::from_lookup(&lookup(VARIABLE).unwrap_or_else(|| ALL[0].name.to_owned()), lookup)
     }
 
-    /// The NIC `name`; `lookup` finds what is set, by environment variable.
+    /// The NIC `name`; `lookup` finds settings by environment variable.
     #[must_use]
     pub fn from_lookup(name: &str, lookup: impl Fn(&str) -> Option<String>) -> Self {
-        // What is not in the table may be the name of a device.
+        // A name that is not in the table may be that of a device.
         let is_known = ALL.iter().any(|entry| entry.name == name);
         let is_meant = |known: &&NicEntry| match is_known {
             true => known.name == name || name == auto::NAME,
@@ -195,7 +195,7 @@ mod tests {
     fn every_nic_of_the_table_opens_by_its_name_or_says_why_not() {
         for entry in &ALL {
             let opened = Selection::new(entry.name).with(NameOf).unwrap();
-            // Machines without RDMA are told so.
+            // Machines without RDMA get an error.
             let is_told = matches!(
                 &opened,
                 Err(OpenError::Open { name: ibverbs::NAME | crate::mlx5::NAME, .. })

@@ -10,7 +10,7 @@ use verbs::{Access, Nic};
 
 use crate::{
     Config,
-    begun::BodyNumber,
+    partial_calls::BodyNumber,
     pool::{Budget, Buffer, NoBuffer, Pool, Purchase},
 };
 

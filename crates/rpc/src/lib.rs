@@ -18,7 +18,6 @@
 
 #![forbid(unsafe_code)]
 
-mod begun;
 mod body;
 mod config;
 mod contact;
@@ -28,6 +27,7 @@ mod error;
 pub mod futures;
 mod handler;
 mod large;
+mod partial_calls;
 mod peer;
 mod piece;
 mod pool;
@@ -37,7 +37,6 @@ mod region;
 mod token;
 mod worker;
 
-pub use begun::BegunCall;
 pub use config::{Config, ConfigError, TransportKind};
 pub use contact::{ContactError, Invitation};
 pub use entropy::Entropy;
@@ -45,6 +44,7 @@ pub use error::{
     CallError, CloseReason, ConnectError, NicFailure, OpenError, ReplyError, TransferError,
 };
 pub use handler::{Handler, Request};
+pub use partial_calls::PartialCall;
 pub use peer::PeerId;
 pub use piece::BodyPiece;
 pub use pool::{Account, LargeMemory};

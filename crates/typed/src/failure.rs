@@ -1,4 +1,4 @@
-//! What goes wrong, on both sides.
+//! Errors of both sides.
 
 use std::fmt::{self, Display};
 
@@ -6,7 +6,7 @@ use client::{CallError, Status};
 
 use crate::CodecError;
 
-/// Why a method does not succeed, as the caller is told.
+/// Why a method does not succeed, as the caller sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Its status.

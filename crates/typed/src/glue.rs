@@ -1,4 +1,4 @@
-//! What the macro's code is made of.
+//! Parts of the macro's code.
 
 use std::{
     future::poll_fn,
@@ -50,7 +50,7 @@ pub fn offer(name: &str, methods: &[Method]) -> Offer {
     Offer::named(name).with_methods(&table(methods))
 }
 
-/// Reads arguments, calls, and writes the value, or what is told of a failure.
+/// Reads arguments, calls, and writes the value, or the detail of a failure.
 pub fn answer<Codec, A, V>(
     request: &Inbound<'_>,
     answer: &mut Vec<u8>,
@@ -72,7 +72,7 @@ where
     }
 }
 
-/// Reads arguments, calls, and answers when the future ends. If nobody waits any more, the future is dropped.
+/// Reads arguments, calls, and answers when the future ends. If the caller is gone, the future is dropped.
 pub async fn answer_async<Codec, A, V, F>(
     mut request: Request,
     call: impl FnOnce(RequestContext, A) -> F,
@@ -113,7 +113,7 @@ where
     let answered = value::<Codec, A, V>(request, call).and_then(|value| {
         if let Some(len_bytes) = Codec::len_bytes(&value) {
             let put = move |body: &mut Filler<'_>| {
-                // The caller is told that there is no answer.
+                // The caller gets no answer.
                 let _ = fill::<Codec, V>(&value, body);
             };
             return Ok(InPlaceAnswer::of(len_bytes, Box::new(put)));
@@ -184,8 +184,8 @@ impl Caller {
     #[must_use]
     pub fn new(client: Client, rank: u32, name: &'static str) -> Self {
         let service = name::service_number(name);
-        let (has_agreed, within, scratch) = (false, None, Vec::new());
-        Self { client, rank, name, service, has_agreed, within, scratch }
+        let scratch = Vec::new();
+        Self { client, rank, name, service, has_agreed: false, within: None, scratch }
     }
 
     /// Gives the next call a deadline of its own.
@@ -279,7 +279,7 @@ impl<C: FutureCalls> FutureCaller<C> {
         agree(&description.map_err(named(self.name, ""))?, methods)
     }
 
-    /// What the daemon says of a question about the service is about that.
+    /// The daemon's refusal of a question about the service names the service.
     fn of_description(&self, error: CallError) -> CallError {
         match error {
             CallError::NoService(_) => {

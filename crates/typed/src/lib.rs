@@ -15,7 +15,7 @@
 //! struct Files;
 //! impl Metadata for Files {
 //!     fn stat(&self, _: &client::Inbound<'_>, path: String) -> Result<u64, Failure> {
-//!         std::fs::metadata(path).map(|told| told.len()).map_err(Failure::not_found)
+//!         std::fs::metadata(path).map(|file| file.len()).map_err(Failure::not_found)
 //!     }
 //!     fn rename(&self, _: &client::Inbound<'_>, from: String, to: String) -> Result<bool, Failure> {
 //!         Ok(from != to)
@@ -51,7 +51,7 @@
 //! `tokio`), on all: `MetadataFutures::new(client, rank)` takes either. `within` names a deadline: of the next call of
 //! a `MetadataClient`, of all calls of the copy that it returns of `MetadataFutures`.
 //!
-//! The methods of an `async trait` are futures. One that nobody waits for any more is dropped at its next await:
+//! The methods of an `async trait` are futures. The future of a cancelled call is dropped at its next await:
 //!
 //! ```no_run
 //! # use copyrpc_typed::{Failure, service};
@@ -73,7 +73,7 @@
 //! # }
 //! ```
 //!
-//! A result that is longer than an answer is told in [pages](Page): each answer has some of its items, and says where the
+//! A result that is longer than an answer travels in [pages](Page): each answer has some of its items, and says where the
 //! next begin, so the service keeps nothing between two calls. [`pages`] and [`future_pages`] ask for one after the other:
 //!
 //! ```no_run
@@ -131,15 +131,15 @@
 //! ```
 //!
 //! Names are what callers and services agree by: each stands for a number ([`client::name`]). With its first
-//! call a client also asks what the service's types are, so that a service of another version is told apart
-//! from nonsense: [`TypedError::Mismatch`]. A call that lends memory says by itself what types it means.
+//! call a client also asks for the service's types, so that a service of another version is an error of its own:
+//! [`TypedError::Mismatch`]. A call that lends memory carries the types that it means.
 //!
 //! | codec | values |
 //! |---|---|
 //! | [`Postcard`], if none is named | what `serde` knows |
 //! | `Json` (feature `json`) | what `serde` knows, for callers in C and Python too: arguments are an array |
 //! | [`Raw`] | bytes: `fn get(key: Vec<u8>) -> Vec<u8>` |
-//! | one of your own | what it implements [`Encode`] and [`Decode`] for |
+//! | one of your own | types with [`Encode`] and [`Decode`] for it |
 
 #![forbid(unsafe_code)]
 
@@ -163,7 +163,7 @@ pub use failure::{Failure, TypedError};
 pub use lent::Lent;
 pub use page::{FuturePages, Page, Pages, future_pages, pages};
 
-/// What a service's `dispatch_in_place` answers with, for [`Provider::serve_in_place`](client::Provider::serve_in_place).
+/// The answer of a service's `dispatch_in_place`, for [`Provider::serve_in_place`](client::Provider::serve_in_place).
 pub type InPlaceAnswer = client::InPlace<Box<dyn FnOnce(&mut client::Filler<'_>)>>;
 
 /// Functions and types that the macro's expansion names. Nothing here is stable.

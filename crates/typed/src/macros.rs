@@ -3,7 +3,7 @@
 /// Defines a service: a trait to implement, a client, and a client of futures. See the crate.
 ///
 /// The trait's object type has `offer()`, what a [`Provider`](client::Provider) offers, and
-/// `dispatch(handler, request, answer)`, what it serves with, or `dispatch_in_place(handler, request)` for
+/// `dispatch(handler, request, answer)`, which serves, or `dispatch_in_place(handler, request)` for
 /// [`Provider::serve_in_place`](client::Provider::serve_in_place). A method gets the request as it came, and its
 /// arguments. After the names may stand `codec SomeCodec`.
 ///
@@ -59,7 +59,7 @@ macro_rules! service {
                 ///
                 /// # Errors
                 ///
-                /// What the caller is told.
+                /// The error for the caller.
                 fn $method(
                     &self,
                     request: &$crate::client::Inbound<'_>,
@@ -129,7 +129,7 @@ macro_rules! service {
                 ///
                 /// # Errors
                 ///
-                /// What the caller is told.
+                /// The error for the caller.
                 fn $method(
                     &self,
                     request: $crate::client::RequestContext,
@@ -143,7 +143,7 @@ macro_rules! service {
         }
 
         impl dyn $service {
-            /// Answers a request. The future of a method that nobody waits for any more is dropped.
+            /// Answers a request. The future of a cancelled call is dropped.
             #[allow(dead_code, reason = "a program serves as it needs")]
             $vis async fn dispatch(handler: &impl $service, request: $crate::client::Request) {
                 $(
@@ -194,7 +194,7 @@ macro_rules! service {
                 ///
                 /// # Errors
                 ///
-                /// What the caller is told.
+                /// The error for the caller.
                 fn $method(
                     &mut self,
                     lent: &mut $crate::Lent<'_>,
@@ -315,7 +315,7 @@ macro_rules! service {
     ) => {
         #[allow(dead_code, reason = "a program names what it needs")]
         impl dyn $service {
-            /// What the service is called.
+            /// Name of the service.
             $vis const NAME: &'static str = $name;
 
             const METHODS: &'static [$crate::glue::Method] = &[$(
@@ -346,7 +346,7 @@ macro_rules! service {
         }
 
         impl dyn $service {
-            /// What a provider offers.
+            /// The offer of a provider.
             $vis fn offer() -> $crate::client::Offer {
                 $crate::glue::offer($name, Self::METHODS)
             }

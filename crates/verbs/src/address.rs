@@ -44,7 +44,7 @@ impl AddressVector {
     }
 }
 
-/// The class of what is sent: a lossless one, or the lane of a torus.
+/// The class of packets: a lossless one, or the lane of a torus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathClass {
     /// Service level; `None`: as addresses say.

@@ -127,7 +127,7 @@ pub enum WcStatus {
 pub struct WcFailure {
     /// The verbs-level reason.
     pub status: WcStatus,
-    /// The device's own code; the device's manual says what it means.
+    /// The device's own code; the device's manual describes it.
     pub vendor: u32,
 }
 

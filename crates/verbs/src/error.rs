@@ -93,7 +93,7 @@ pub enum MemoryError {
     /// Memory that another process made is not as it must be. The same request fails again.
     #[error("memory of another process is refused: {cause}")]
     Unfit {
-        /// What is wrong with it, and the remedy.
+        /// The problem, and the remedy.
         cause: String,
     },
     /// The operating system refused.
@@ -246,8 +246,8 @@ pub enum AsyncEvent {
     PortUp,
     /// The port carries no traffic. Requests wait, and fail when their retries are used up.
     PortDown,
-    /// The port's LID or GIDs changed: [`Nic::address`](crate::Nic::address) says what they are now, and peers
-    /// have to be told.
+    /// The port's LID or GIDs changed: [`Nic::address`](crate::Nic::address) has the present ones, which peers
+    /// have to learn.
     AddressChanged,
     /// The device failed: no object of it is of any more use.
     DeviceFatal,

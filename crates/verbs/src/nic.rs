@@ -163,7 +163,7 @@ pub trait Channel {
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Waits until an armed queue fires and consumes that; `false` after `timeout`. Of several threads
-    /// that wait one is told, of all queues that have fired: it has to look at each, or to tell the
+    /// that wait one returns, for all queues that have fired: it has to look at each, or to notify the
     /// others.
     ///
     /// While waiting it keeps the NIC going (timers of an embedded NIC), which a bare wait on
@@ -206,8 +206,8 @@ pub trait QueuePair {
     /// State as the device sees it now: an error may have moved it to [`QpState::Err`].
     fn state(&self) -> QpState;
 
-    /// Changes the state. After RESET, and after the queue pair is dropped, nothing of what it did
-    /// before completes any more, and completions that nobody has polled are gone.
+    /// Changes the state. After RESET, and after the queue pair is dropped, no earlier request
+    /// completes any more, and completions that were not polled are gone.
     ///
     /// # Errors
     ///
@@ -303,8 +303,8 @@ pub trait Nic: Clone {
         access: Access,
     ) -> Result<Self::Mr, MemoryError>;
 
-    /// Registers memory that another process made: a memfd that nobody can shrink, of `len_bytes` at least, all of whose
-    /// pages are allocated. It stays that process's too: what it stores there, and when, is its own affair. A NIC whose
+    /// Registers memory that another process made: a memfd that no process can shrink, of `len_bytes` at least, all of whose
+    /// pages are allocated. It stays that process's too: its stores there come at any time. A NIC whose
     /// peers need no mapping of it seals it, so that no page is taken away. NICs that cannot do that, as is the default,
     /// refuse.
     ///
@@ -361,14 +361,14 @@ pub trait Nic: Clone {
     /// Takes the next event that belongs to no request.
     fn poll_event(&self) -> Option<AsyncEvent>;
 
-    /// Address space that each port takes which this one reaches, beside what is registered there.
+    /// Address space that each port takes which this one reaches, beside the regions there.
     fn peer_mapping_bytes(&self) -> u64 {
         0
     }
 
     /// Makes sure that a READ or WRITE of this memory, of a port that is reached by LID, does not fail for want of
     /// memory here, so that a program can refuse one access instead of losing the queue pair. Only a NIC that maps
-    /// what it reaches has anything to do.
+    /// its peers' memory has work here.
     ///
     /// # Errors
     ///

@@ -183,7 +183,7 @@ pub struct RtrAttr {
     pub reads_in_max: u8,
 }
 
-/// RTR to RTS. A queue pair that comes from RTS, SQD or SQE keeps what it has: see
+/// RTR to RTS. A queue pair that comes from RTS, SQD or SQE keeps its attributes: see
 /// [`are_taken_from`](Self::are_taken_from).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtsAttr {
@@ -233,7 +233,7 @@ impl Default for RtsAttr {
     }
 }
 
-/// A change of state that software asks for, with what it needs.
+/// A change of state that software asks for, with its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
     /// Forget everything; outstanding requests vanish without completion.

@@ -11,7 +11,8 @@ use super::{Finding, sizes::tests_line, source::RustFile, tree::Tree};
 const UNJUDGED: [&str; 1] = ["docs/simulation.md"];
 
 /// Folders of crates whose comments are judged.
-pub(super) const CRATES: [&str; 16] = [
+pub(super) const CRATES: [&str; 20] = [
+    "crates/command",
     "crates/config",
     "lab/conformance",
     "crates/dylib",
@@ -19,12 +20,15 @@ pub(super) const CRATES: [&str; 16] = [
     "crates/ids",
     "crates/inproc",
     "lab/measure",
+    "crates/nics",
     "crates/pmix",
     "crates/proto",
     "lab/protocols",
     "crates/scalerpc",
     "crates/slots",
     "crates/tcp",
+    "crates/typed",
+    "crates/verbs",
     "lab/ucp",
     "crates/wire",
     "xtask",

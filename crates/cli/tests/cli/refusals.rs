@@ -110,7 +110,7 @@ fn settings_that_make_no_sense_are_told_from_what_may_be_there_later() {
     let limits =
         ["--bootstrap-timeout", "2s", "--handshake-timeout", "1s", "--secret-file", &secret];
     let refused = ended(folder.command(&[&late[..], &limits].concat()));
-    assert!(text(&refused.stderr).contains("found nobody at"), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("found no process at"), "{}", text(&refused.stderr));
     assert_eq!(refused.status.code(), Some(75));
     // A daemon that is about to end keeps the next one out for a moment.
     let _first = os::lock::LockFile::acquire(&folder.0.join("default.lock")).unwrap();

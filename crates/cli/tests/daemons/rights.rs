@@ -159,7 +159,7 @@ fn rules_that_make_no_sense_are_named_and_no_daemon_starts() {
         .unwrap();
     let told = String::from_utf8_lossy(&daemon.stderr).into_owned();
     assert_eq!(daemon.status.code(), Some(2), "{told}");
-    assert!(told.contains("`call 17 alice`: whoever may is"), "{told}");
+    assert!(told.contains("`call 17 alice`: a party is"), "{told}");
 }
 
 /// Another daemon of the job, in another runtime folder, as on another host.

@@ -1,4 +1,4 @@
-//! Memory that calls lend to whoever answers them.
+//! Memory that calls lend to the answering process.
 //!
 //! A process makes a [`BulkRegion`], which its daemon registers once. A call carries [`Slice`]s of it, which
 //! the process that answers, a [`BulkProvider`] on any node, pulls from and pushes to by one-sided access:

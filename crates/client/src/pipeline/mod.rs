@@ -169,8 +169,7 @@ impl<C> Pipeline<C> {
         Ok(())
     }
 
-    /// From now on, handlers are told that calls belong to the trace of this number, and who calls; 0: no
-    /// longer.
+    /// Calls from now on carry the number of a trace and their caller to handlers; 0: no longer.
     pub fn set_trace(&mut self, trace: u64) {
         self.trace = trace;
     }
@@ -243,7 +242,7 @@ impl<C> Pipeline<C> {
     }
 
     /// Like [`submit`](Self::submit), with a body of `len_bytes` bytes that `fill` puts where the daemon reads
-    /// them. What it does not put is zeros. If it panics or [gives up](Filler::give_up), no call is made.
+    /// them. Other bytes are zeros. If it panics or [gives up](Filler::give_up), no call is made.
     ///
     /// # Errors
     ///
@@ -462,7 +461,7 @@ impl<C> Pipeline<C> {
     }
 
     /// Stops waiting for a call, and returns its context unless it has ended. It may be executed. With the next
-    /// [`flush`](Self::flush) or [`poll`](Self::poll) the daemon is told, and tells whoever executes the call; if all
+    /// [`flush`](Self::flush) or [`poll`](Self::poll) the daemon learns of it, and so does the handler; if all
     /// calls are in flight, with the first poll after a response.
     pub fn cancel(&mut self, id: CallId) -> Option<C> {
         if let Some(session) = self.direct.session_of_call(id.generation()) {

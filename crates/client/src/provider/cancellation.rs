@@ -1,4 +1,4 @@
-//! Whether anybody waits for the answer to a request.
+//! Whether the answer to a request has a receiver.
 
 use std::{
     mem,
@@ -8,7 +8,7 @@ use std::{
 
 use memory::sync::{AtomicBool, Ordering};
 
-/// Says that nobody waits for the answer to a request any more: the caller died, gave up or was refused by
+/// The sign that a request is cancelled: the caller died, gave up or was refused by
 /// its deadline, or the daemon is gone.
 #[derive(Debug, Default)]
 pub struct Cancellation {

@@ -5,7 +5,7 @@ use std::fmt;
 use ipc::Filler;
 use proto::Status;
 
-/// What a request is answered with: see [`Provider::serve_in_place`](crate::Provider::serve_in_place).
+/// The answer to a request: see [`Provider::serve_in_place`](crate::Provider::serve_in_place).
 ///
 /// ```no_run
 /// # use copyrpc_client as copyrpc;
@@ -30,19 +30,19 @@ pub struct InPlace<F> {
 }
 
 impl<F: FnOnce(&mut Filler<'_>)> InPlace<F> {
-    /// An answer of `len_bytes` bytes, which `fill` puts. What it does not put is zeros. If it
-    /// [gives up](Filler::give_up), the caller is told [`Status::Internal`].
+    /// An answer of `len_bytes` bytes, which `fill` puts. Other bytes are zeros. If it
+    /// [gives up](Filler::give_up), the caller gets [`Status::Internal`].
     pub fn of(len_bytes: usize, fill: F) -> Self {
         Self { status: Status::Ok, len_bytes, fill: Some(fill), detail: Vec::new() }
     }
 
-    /// No success: the caller is told `status`, and nothing about it.
+    /// No success: the caller gets `status`, without detail.
     #[must_use]
     pub fn refused(status: Status) -> Self {
         Self::failed(status, Vec::new())
     }
 
-    /// No success: the caller is told `status`, and at most 1024 bytes about it.
+    /// No success: the caller gets `status`, and at most 1024 bytes of detail.
     #[must_use]
     pub fn failed(status: Status, detail: Vec<u8>) -> Self {
         Self { status, len_bytes: 0, fill: None, detail }

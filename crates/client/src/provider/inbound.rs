@@ -30,15 +30,15 @@ pub struct Inbound<'a> {
     pub method: u16,
     /// The body: a private copy, which no caller can change.
     pub body: &'a [u8],
-    /// What else is known of it. Functions of the daemon's program are told no deadline.
+    /// Deadline and caller. Functions of the daemon's program get none.
     pub context: Option<Context>,
-    /// Says that nobody waits for the answer any more. `None` where a handler keeps the thread that would
+    /// The sign that the caller is gone. `None` where a handler keeps the thread that would
     /// learn of it: functions of the daemon's program, and [`Provider::serve`](crate::Provider::serve).
     pub cancellation: Option<&'a Cancellation>,
 }
 
 impl Inbound<'_> {
-    /// Whether nobody waits for the answer any more: the deadline has passed, or
+    /// Whether the answer has no receiver any more: the deadline has passed, or
     /// [`cancellation`](Self::cancellation) says so.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
@@ -61,7 +61,7 @@ impl Inbound<'_> {
 pub struct Context {
     /// The caller's deadline, in nanoseconds of this process's `CLOCK_MONOTONIC`.
     pub deadline_ns: u64,
-    /// User of the caller, as the kernel of its node told the daemon there. `None`: nobody knows.
+    /// User of the caller, by the kernel of its node. `None`: unknown.
     pub uid: Option<u32>,
     /// Process of the caller on its node, which has the rank of the request.
     pub pid: Option<u32>,

@@ -2,11 +2,11 @@
 //!
 //! | | handlers run | for |
 //! |---|---|---|
-//! | [`Provider::serve`] | on this thread, one after the other | what is answered at once |
-//! | [`Provider::serve_in_place`] | the same; answers are put where the daemon reads them | what has its answers in memory |
-//! | [`Provider::serve_on`] | on several threads | what computes or waits |
-//! | [`Provider::run`] | wherever the [`Request`] goes; it is answered later, in any order | queues of one's own |
-//! | [`Provider::run_async`] | as futures on this thread | what waits for others |
+//! | [`Provider::serve`] | on this thread, one after the other | quick answers |
+//! | [`Provider::serve_in_place`] | the same; answers are put where the daemon reads them | answers in memory |
+//! | [`Provider::serve_on`] | on several threads | handlers that compute or wait |
+//! | [`Provider::run`] | wherever the [`Request`] goes; it is answered later, in any order | own queues |
+//! | [`Provider::run_async`] | as futures on this thread | handlers that await |
 
 mod asks;
 mod cancellation;
@@ -90,10 +90,10 @@ impl Provider {
     }
 
     /// Answers requests on this thread, one after the other, until `serve` gives no answer: that request ends
-    /// with [`Status::Unavailable`], and the service is withdrawn. What `serve` writes is the answer, or, if
-    /// the status is no success, what the caller is told about it. An answer that is longer than the daemon
+    /// with [`Status::Unavailable`], and the service is withdrawn. The bytes that `serve` writes are the answer, or, if
+    /// the status is no success, its detail. An answer that is longer than the daemon
     /// takes ends its request with [`Status::OutOfRange`]. A request whose deadline has passed is not served.
-    /// This thread learns of nothing while `serve` runs, so `serve` is not told that its caller died.
+    /// This thread learns of nothing while `serve` runs, so `serve` does not see that its caller died.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Provider {
     /// memory of their own. The requests that one look finds are given to `serve` one after the other, and then
     /// their answers are put in the same order: what an answer is made of must not change meanwhile, or be
     /// shared ([`Rc`](std::rc::Rc)) by what `serve` returns. If an answer panics while it is put, so does this,
-    /// and the daemon ends what was not answered with [`Status::Unavailable`].
+    /// and the daemon ends unanswered requests with [`Status::Unavailable`].
     ///
     /// ```no_run
     /// # use std::{collections::HashMap, rc::Rc};

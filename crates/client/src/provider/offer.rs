@@ -1,4 +1,4 @@
-//! What is offered, and why not.
+//! Offers of services, and their errors.
 
 use std::{fmt, time::Duration};
 
@@ -58,6 +58,14 @@ pub enum ProvideError {
 }
 
 /// A service that a process offers, as errors name it.
+///
+/// ```
+/// # use copyrpc_client as copyrpc;
+/// use copyrpc::OfferedService;
+///
+/// let service = OfferedService { number: 17, name: "metadata".into() };
+/// assert_eq!(service.to_string(), "`metadata` (17)");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedService {
     /// Its number.
@@ -133,7 +141,7 @@ impl Offer {
         Self::new(name::service_number(name)).with_name(name)
     }
 
-    /// Tells the daemon what the service is called: nobody who calls it otherwise can share it.
+    /// The name of the service for the daemon: no process that names it otherwise can share it.
     #[must_use]
     pub fn with_name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.description.name);
@@ -180,7 +188,7 @@ impl Offer {
         Self { reconnect_max: Some(longest), ..self.reconnecting(retry) }
     }
 
-    /// What the daemon is told.
+    /// The message for the daemon.
     pub(super) fn message(&self) -> Vec<u8> {
         let shared = if self.is_shared { IS_SHARED } else { 0 };
         let head = OfferHead {

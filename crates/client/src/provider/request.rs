@@ -171,14 +171,14 @@ impl RequestContext {
         self.caller.time_left()
     }
 
-    /// Whether nobody waits for the answer any more: the deadline has passed, the caller died or gave up, or
+    /// Whether the answer has no receiver any more: the deadline has passed, the caller died or gave up, or
     /// the daemon is gone.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancellation.is_cancelled() || self.time_left().is_zero()
     }
 
-    /// Ends when the daemon says that nobody waits for the answer any more, or is gone.
+    /// Ends when the request is cancelled, or the daemon is gone.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
         let cancellation = Arc::clone(&self.cancellation);
         poll_fn(move |task| cancellation.poll(task.waker()))
@@ -262,8 +262,8 @@ impl Request {
         std::mem::take(&mut self.body)
     }
 
-    /// Answers. With a status that is no success, `body` is what the caller is told about it; if the deadline has passed,
-    /// the caller is told that, and nothing of the service.
+    /// Answers. With a status that is no success, `body` is its detail; if the deadline has passed,
+    /// the caller gets that instead.
     pub fn reply(mut self, status: Status, body: Vec<u8>) {
         self.answer(Verdict::of_service(status, Some(self.context.caller)), body);
     }

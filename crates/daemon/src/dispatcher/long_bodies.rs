@@ -5,6 +5,23 @@
 //! comes first: its last piece if that is of an answer, its deadline, or the loss of its caller or its provider. What
 //! is left of a body whose call has ended is dropped when its turn comes. Then a process that was to get a request
 //! polls as before: it knows of nothing.
+//!
+//! | the request is for | it is copied to | pieces |
+//! |---|---|---|
+//! | a node whose connection the client's thread has, and exceeds the ring | registered memory, from the client's memory: the daemon has no copy (`Worker::begin_call`, `put_call`, `finish_call`) | one per turn of the thread, of all requests to other nodes together |
+//! | a node whose connection another thread has | private memory of the first thread, then registered memory | one per turn on each of the two threads |
+//! | a process of the own node | the process's memory, from the client's memory: the daemon has no copy | one per turn of the thread, of all bodies inside the node together |
+//! | a process of another thread, or a function that another thread alone has | private memory of the first thread; then as the next row | the same |
+//! | a process, and comes from another node or another thread | the process's memory, from the private memory in which it came | the same |
+//! | a function of the client's thread | private memory, which the function gets as a whole | one per turn and client; at most eight requests at a time |
+//!
+//! Up to 16 KiB go in one copy, and up to 128 KiB of bytes in private memory.
+//!
+//! | the answer is of | its place meanwhile | copied at once |
+//! |---|---|---|
+//! | a process, longer than 4160 B | the memory of the process: the daemon has no copy (`ipc::Server::leave_large`, `Replies::read_left`), and sends the next request on that call after the last piece | up to 16 KiB, or if it fits the caller's room |
+//! | a function of the daemon's program | the memory that the function filled, of which 64 MiB may wait | up to 128 KiB, if it fits the caller's room, or if it finds no room to wait |
+//! | a process or function of another thread, or a node whose connection that has | private memory of the first thread, which the second copies | up to 128 KiB |
 
 use core::ops::Range;
 use std::collections::VecDeque;

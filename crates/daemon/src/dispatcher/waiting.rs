@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use rpc::BegunCall;
+use rpc::PartialCall;
 use slots::{Key, SlotTable};
 
 use crate::{
@@ -44,7 +44,7 @@ pub(super) struct LongRequest<P: ClientPort> {
 /// Memory that a request is copied to.
 pub(super) enum Begun {
     /// That its peer reads.
-    Peer(BegunCall),
+    Peer(PartialCall),
     /// That of the thread which has the peer, once it is asked.
     Thread(Vec<u8>),
 }

@@ -16,7 +16,6 @@
 //! the program; `poll`, `dispatch`, `completions`, `flush` and `upkeep` inside [`Worker::poll`].
 
 mod access;
-mod begun;
 mod commands;
 mod completions;
 mod connect;
@@ -25,6 +24,7 @@ mod flush;
 mod in_flight;
 mod leases;
 mod notices;
+mod partial_bodies;
 mod peers;
 mod poll;
 mod receive;
@@ -44,7 +44,7 @@ use verbs::{Access, ArmError, Channel as _, Nic};
 
 use crate::{
     Config, NicFailure, OpenError, PeerId,
-    begun::EndedCalls,
+    partial_calls::EndedCalls,
     peer::{Live, Peer},
     pool::{Budget, LargeMemory, Pool},
     token::DroppedTokens,

@@ -1,4 +1,11 @@
 //! Queues that this port owns: their place on the card, given back when the last user is gone.
+//!
+//! On hardware one NIC writes a completion queue; here each peer does, on its own thread. Most queues have one
+//! producer: the sends of one queue pair, or the receives of one RC queue pair. The owner counts producers as queue
+//! pairs are created (`CqShared::add_producers` in objects.rs) and shows the result on its card. With one producer
+//! `CqView::reserve` in views.rs needs no compare-and-swap. A second producer is announced first, and waits, by a
+//! quiesce, until the first one has noticed. Recovery is the same in both modes. A queue pair with a completion
+//! queue each for sends and receives profits from this.
 
 use core::ptr::NonNull;
 use std::sync::Mutex;

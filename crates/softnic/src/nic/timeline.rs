@@ -1,4 +1,12 @@
 //! The owner of time of drive *virtual*, and what it is told.
+//!
+//! The drive is for simulators. Cards and regions lie on the heap; there are no sockets, threads or clock. The
+//! program uses an ordinary `Nic`. The owner of time implements `Timeline`: `now_ns`, `runnable` (a doorbell, with
+//! the blocks of a BlueFlame write, or a change of state), `idle` (an empty poll). It drives the port by
+//! `VirtualPort`: `peek` shows the next WQE, `issue` executes one, `respond` runs a request that has arrived,
+//! `settle` takes an answer. On one thread the same calls have the same effect each time: regions have invented
+//! addresses with the LID in them, and tables of objects are ordered. `quiesce` with several threads waits for the
+//! thread inside `respond`, through presence word 0 of the card.
 
 use core::{fmt::Debug, time::Duration};
 use std::os::fd::BorrowedFd;

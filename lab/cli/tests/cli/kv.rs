@@ -397,7 +397,7 @@ fn fault_k3_reports_compare_like_with_like_only() {
 #[test]
 fn bench_kv_refuses_what_makes_no_sense() {
     for (arguments, expected) in [
-        (&["--ranks", "1", "--locality", "remote"][..], "one rank has nobody to call"),
+        (&["--ranks", "1", "--locality", "remote"][..], "one rank has no other to call"),
         (&["--switch", "colour=red"], "no chosen backend has a switch `colour`"),
         (&["--switch", "write=often"], "it can be: turn, call"),
         (&["--value-size", "8"], "24 B hold key, version and check"),

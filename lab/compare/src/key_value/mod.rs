@@ -6,6 +6,16 @@
 //!   Driver and judge of crate `kv`                                  tonic, tarpc: a thread of the rank process
 //!                                                                   Redis, memcached: its child process
 //! ```
+//!
+//! - Processes, operations, schedule, pinning and checks are those of `bench kv` for every contender: a client
+//!   process has one thread and a connection to each of two servers. A value holds its key and its version, so
+//!   values of Redis and memcached are judged, too.
+//! - Redis and memcached are child processes of the shard's process, on its core. All ready requests leave by one
+//!   system call, and replies are read where they were received. memcached has one thread and room for four times
+//!   the values; Redis writes nothing to disk.
+//! - tonic and tarpc have an executor of one thread on each side, `TCP_NODELAY`, and bodies of `bytes::Bytes` and
+//!   `serde_bytes::ByteBuf`, so that no codec goes through them byte by byte. Their client threads sleep in the
+//!   executor (`Wait::Block`); all others wait adaptively.
 
 mod conversation;
 mod grpc;

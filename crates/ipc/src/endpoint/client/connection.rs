@@ -37,6 +37,13 @@ const KEY_OTHER: u64 = 2;
 const DEATH_WAIT: Duration = Duration::from_millis(20);
 
 /// Why there is no connection to a server.
+///
+/// ```
+/// use copyrpc_ipc::BlockingClient;
+///
+/// let nowhere = std::path::Path::new("/proc/no-daemon.sock");
+/// assert!(BlockingClient::connect(nowhere, Default::default()).is_err());
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No server listens, or a process of another user does.

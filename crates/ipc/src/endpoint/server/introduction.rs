@@ -14,6 +14,20 @@
 //! INTRODUCE  kind, uid, pid, tag   one descriptor
 //! RETIRE     kind, 0, 0, tag       none: the session of this tag, or all of them (ALL), takes no more requests
 //! ```
+//!
+//! - The client makes the pair, so the kernel tells the server who the client is. The server sends a pidfd of its
+//!   own process with the welcome, so the client learns of its death whatever copies of the socket there are.
+//! - The introducer keeps a copy of the socket. `shutdown(2)` of it ends the session for both sides. It can also
+//!   ask the server to *retire* a session: the server takes no more requests of it, answers those that it has, and
+//!   evicts the client with the reason `Retired`.
+//! - Neither side waits for the other. The introducer sends without waiting, the server welcomes between two turns,
+//!   and the client looks for the welcome now and then (`NewcomerState::NotYet`).
+//! - The server says up to which position it has taken requests, in word 2 of the down half, before it handles
+//!   them. A call behind that position ends with `NotTaken` if the server evicted the client or is dead: it was not
+//!   executed, and never will be. If the session was only shut down, a server that is stopped may still take it:
+//!   then the call ends as others do, and may have been executed.
+//! - The client marks the calls that it gave up in word 3 of the up half (the first 64 calls). The server looks at
+//!   the mark before it handles a request (`Replies::is_abandoned`); a server that sleeps is woken.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

@@ -1,4 +1,10 @@
 //! The receiving end of a stream of requests: takes each once, and in order.
+//!
+//! The responder has a `Stream` per sender. On RC it begins with `rq_psn` at RTR; on DC with each connection of the
+//! initiator, of which a port keeps 8192, of one sender 2048. An initiator beyond that waits until another one was
+//! silent for a minute; an initiator that was idle for a second connects anew. The stream runs the expected
+//! request, drops later ones, and repeats the answers of earlier ones: it keeps the last 16 results of atomics, and
+//! of READs up to 4 KiB; a longer READ runs again. A refusal is kept too, and nothing behind it runs.
 
 use std::collections::{BTreeMap, VecDeque};
 

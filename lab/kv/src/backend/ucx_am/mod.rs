@@ -9,6 +9,16 @@
 //! One context per process, one worker per thread. UCX chooses between eager messages and rendezvous. Contacts are
 //! addresses of workers; both sides connect, so that the endpoint for a reply belongs to the server. UCX connects
 //! when something is sent: a client pings every server before its first call.
+//!
+//! - A request is an active message with the flag `UCP_AM_SEND_FLAG_REPLY` and the token as its header. `rndv` sets
+//!   `UCX_RNDV_THRESH`. `ucp_am_recv_data_nbx` fetches a large message; an eager one is read where UCX keeps it.
+//! - `block` and `adaptive` ask for `UCP_FEATURE_WAKEUP`: a thread arms its worker and polls the event descriptor.
+//! - UCX 1.13 has no failure handler over shared memory. With `sm` and `all` endpoints have the error mode `none`,
+//!   and the job notices a dead process; with `tcp` and `rc_mlx5` the mode is `peer`, and clients learn of a lost
+//!   daemon.
+//! - A daemon's turn makes progress until nothing is found, up to 256 requests.
+//! - libucs takes over SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGHUP when it is opened; crate `ucp` restores them. It
+//!   writes warnings to standard output unless `UCX_LOG_FILE` names another place.
 
 mod client;
 mod options;

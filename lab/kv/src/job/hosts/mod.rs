@@ -15,6 +15,10 @@
 //!
 //! A child dies with the process of its host that has started it, and that ends when its connection to the leader
 //! does. So nothing outlives the leader, on any host.
+//!
+//! The leader asks each host for the time before and after a run, sixteen times each; the difference of two clocks
+//! lies between the narrowest bounds of both. Times of `--verify full` become as much earlier and later as the
+//! bounds say, so a right history is never judged wrong; one that is wrong by less than the bounds may pass.
 
 mod clock_bounds;
 mod greeting;

@@ -6,8 +6,8 @@ use verbs::Nic;
 use super::{Call, Worker, commands::core_call};
 use crate::{
     Account, CallError, PeerId, ReplyError, Token,
-    begun::BegunCall,
     large::large,
+    partial_calls::PartialCall,
     pool::{Buffer, Purchase},
     token::Answering,
 };
@@ -24,13 +24,13 @@ impl<N: Nic> Worker<N> {
         peer: PeerId,
         call: &Call,
         len_bytes: usize,
-    ) -> Result<BegunCall, CallError> {
+    ) -> Result<PartialCall, CallError> {
         self.forget_ended_calls();
         let account = Account { caller: call.caller, method: Some(call.method) };
         let buffer = self.take_for_call(peer, account, len_bytes)?;
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
         let number = live.bodies.begin_request(buffer);
-        Ok(BegunCall { peer, number, ended: self.begun_calls.clone() })
+        Ok(PartialCall { peer, number, ended: self.begun_calls.clone() })
     }
 
     /// Puts a part of the body of a call that was begun.
@@ -44,7 +44,7 @@ impl<N: Nic> Worker<N> {
     /// If the part is not inside the body.
     pub fn put_call(
         &mut self,
-        begun: &BegunCall,
+        begun: &PartialCall,
         offset_bytes: usize,
         part: &[u8],
     ) -> Result<(), CallError> {
@@ -61,7 +61,7 @@ impl<N: Nic> Worker<N> {
     ///
     /// [`CallError`]: nothing has changed, and the body is still there unless the connection has ended or the call
     /// was made.
-    pub fn finish_call(&mut self, begun: &BegunCall, call: &Call) -> Result<CallId, CallError> {
+    pub fn finish_call(&mut self, begun: &PartialCall, call: &Call) -> Result<CallId, CallError> {
         let now_ns = self.now_ns();
         let live = self.peers.live_dirty(begun.peer).ok_or(CallError::NotConnected)?;
         let body = live.bodies.begun_request(begun.number).ok_or(CallError::NotConnected)?;

@@ -7,7 +7,7 @@ use crate::PeerId;
 /// Names a body among those that are being written.
 pub(crate) type BodyNumber = u64;
 
-/// Calls that were begun and are over: made or not. Each has a handle of the list.
+/// Partial calls that are over: sent or not. Each has a handle of the list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndedCalls(Rc<RefCell<Vec<(PeerId, BodyNumber)>>>);
 
@@ -28,13 +28,13 @@ impl EndedCalls {
 /// Dropping it gives the memory back at the next poll, unless the call was made.
 #[derive(Debug)]
 #[must_use = "dropping it forgets the body"]
-pub struct BegunCall {
+pub struct PartialCall {
     pub(crate) peer: PeerId,
     pub(crate) number: BodyNumber,
     pub(crate) ended: EndedCalls,
 }
 
-impl Drop for BegunCall {
+impl Drop for PartialCall {
     fn drop(&mut self) {
         self.ended.0.borrow_mut().push((self.peer, self.number));
     }
