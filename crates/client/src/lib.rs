@@ -50,6 +50,7 @@ pub mod stream;
 pub mod tokio;
 #[cfg(feature = "tower")]
 pub mod tower;
+pub mod waiting;
 
 use std::{
     os::fd::AsFd as _,
@@ -113,7 +114,8 @@ pub(crate) fn patience(timeout: Duration) -> Duration {
 pub struct ClientConfig {
     /// The deadline of a call that names none; 71 minutes at most.
     pub timeout: Duration,
-    /// The waiting mode.
+    /// The waiting mode; by default what `COPYRPC_CLIENT_WAIT` says: `busy`, `adaptive` or `block`. Without it,
+    /// adaptive.
     pub wait: Wait,
     /// Longest response that needs no detour: so much room is set aside for each.
     pub response_bytes: u32,
@@ -125,7 +127,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(5),
-            wait: Wait::default(),
+            wait: waiting::chosen(),
             response_bytes: 232,
             retry: Retry::NEVER,
         }

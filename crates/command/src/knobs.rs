@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use client::waiting::{WAIT_VARIABLE, wait_of};
 use config::{Knob, Layers, Origin, Setting, Settings};
 use daemon::config::with_file;
 use os::plain_file;
@@ -22,8 +23,10 @@ const FILE_DEFAULT: &str = "/etc/copyrpc.toml";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Variables that are no knobs, but not mistyped either.
-const OTHER_VARIABLES: [&str; 9] = [
+const OTHER_VARIABLES: [&str; 10] = [
     FILE_VARIABLE,
+    // Of the processes that call and serve.
+    WAIT_VARIABLE,
     "COPYRPC_PAUSE",
     // The shared library that the Python package opens.
     "COPYRPC_LIBRARY",
@@ -128,6 +131,12 @@ pub fn warn_about_unknown() {
             Some(knob) => tracing::warn!("{name} has no effect; did you mean {knob}?"),
             None => tracing::warn!("{name} has no effect; `copyrpc config` lists what has"),
         }
+    }
+    if let Some(way) = env::var_os(WAIT_VARIABLE)
+        && way.to_str().and_then(wait_of).is_none()
+    {
+        let way = way.display();
+        tracing::warn!("{WAIT_VARIABLE} = `{way}` has no effect; say busy, adaptive or block");
     }
 }
 
