@@ -240,6 +240,22 @@ fn sim_sensitivity_says_what_moves_with_each_constant() {
 }
 
 #[test]
+fn sim_mutants_and_ablation_say_what_each_brings() {
+    let output = sim(&["two-rank", "--ablation"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("each message leaves at once") && text.contains("98 instead of 599 ns"),
+        "{text}"
+    );
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let output = sim(&["mutants", "--help"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = sim(&["steady", "--nodes", "2", "--set", "wires=1"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("wqe, message"));
+}
+
+#[test]
 fn sim_raw_reproduces_its_numbers() {
     let output = sim(&["raw", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -76,6 +76,7 @@ pub struct NicModel {
     units: Vec<Time>,
     cache: ContextCache,
     context_miss: Time,
+    varies: bool,
     service: RandomStream,
     replacement: RandomStream,
     misses: u64,
@@ -89,6 +90,7 @@ impl NicModel {
             units: vec![Time::ZERO; profile.units.max(1)],
             cache: ContextCache::new(profile),
             context_miss: profile.context_miss,
+            varies: profile.varies,
             service: RandomStream::new(seed, &format!("service of NIC {number}")),
             replacement: RandomStream::new(seed, &format!("replacement of NIC {number}")),
             misses: 0,
@@ -121,10 +123,10 @@ impl NicModel {
     }
 
     /// Gives work to a processing unit, which does one thing after the other. The time that it takes varies
-    /// exponentially around `mean`. Returns when it is done.
+    /// exponentially around `mean`, unless the profile says otherwise. Returns when it is done.
     pub fn serve(&mut self, unit: usize, now: Time, mean: Time) -> Time {
         let unit = unit % self.units.len();
-        let length = self.service.exponential(mean);
+        let length = if self.varies { self.service.exponential(mean) } else { mean };
         let done = self.units[unit].max(now) + length;
         self.units[unit] = done;
         done

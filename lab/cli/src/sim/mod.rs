@@ -6,6 +6,7 @@ mod compared;
 mod constants;
 mod curve;
 mod many;
+mod mutants;
 mod progress;
 mod prototypes;
 mod scale;
@@ -65,6 +66,9 @@ pub(crate) enum SimCommand {
     /// Which numbers of a model move with which constant, and which combinations they determine.
     #[command(after_help = sensitivity::HELP)]
     Sensitivity(sensitivity::SensitivityArgs),
+    /// Models that are wrong on purpose: what checks notice of each.
+    #[command(after_help = mutants::HELP)]
+    Mutants(mutants::MutantsArgs),
     /// Production daemons with a machine's times: whether they do as much however they began.
     #[command(after_help = steady::HELP)]
     Steady(steady::SteadyArgs),
@@ -113,6 +117,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Raw(args) => two_rank::run_raw(args),
         SimCommand::Seeds(args) => seeds::run(args),
         SimCommand::Sensitivity(args) => sensitivity::run(args),
+        SimCommand::Mutants(args) => mutants::run(args),
         SimCommand::Steady(args) => steady::run(args),
         SimCommand::Curve(args) => curve::run(args),
         SimCommand::Scalerpc(args) => scalerpc::run(args),

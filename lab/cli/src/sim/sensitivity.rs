@@ -12,8 +12,12 @@ Examples:
   copyrpc-lab sim sensitivity bistability --by 10
 
 Each constant is changed alone, both ways. Missed: claimed numbers that are off by more than 15 % then; states: starts that \
-lead to another state. A combination that moves all claimed numbers together by less than 0.2 % for 1 % of itself is not \
-determined by them. Nothing is checked: exit code 0.";
+lead to another state; rms: root mean square of the errors of claimed numbers, with a star beyond what is claimed. \
+A combination that moves all claimed numbers together by less than 0.2 % for 1 % of itself is not determined by them. \
+Exit code 1 if nothing notices 20 % of a constant and nobody has said why that is right.";
+
+/// So large a change of a constant has to be noticed.
+const NOTICED_PERCENT: f64 = 20.0;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ModelName {
@@ -58,33 +62,36 @@ pub(super) fn run(args: &SensitivityArgs) -> anyhow::Result<()> {
     let outcome = sensitivity::run(model, args.by, args.seed, |done, of| progress.at(done, of))?;
     drop(progress);
     if args.json {
-        return compared::print_json(&outcome.effects);
+        compared::print_json(&outcome.effects)?;
+    } else {
+        output::print(&text_of(&outcome, args))?;
     }
-    output::print(&text_of(&outcome, args))
+    judge(&outcome, args.by)
 }
 
 fn text_of(outcome: &Outcome, args: &SensitivityArgs) -> String {
     let SensitivityArgs { by, seed, .. } = args;
-    let mut effects = compared::numbers(&[
-        "number that moves most",
-        "power",
-        "constant",
-        "value",
-        "missed",
-        "states",
-    ]);
-    for Effect { constant, value, missed, states, most, power, .. } in &outcome.effects {
+    let header = ["number that moves most", "power", "constant", "missed", "states", "rms, %"];
+    let mut effects = compared::numbers(&header);
+    for effect in &outcome.effects {
+        let Effect { constant, missed, states, rms, rms_max, most, power, .. } = effect;
+        let rms = rms.map(|rms| {
+            let star = if rms > *rms_max { "*" } else { "" };
+            format!("{:.1}{star}", 100.0 * rms)
+        });
         effects.add_row([
             most.clone(),
             format!("{power:+.2}"),
             (*constant).to_owned(),
-            compared::number(*value),
             format!("{}, {}", missed[0], missed[1]),
             format!("{}, {}", states[0], states[1]),
+            rms.join(", "),
         ]);
     }
-    let unnoticed = outcome.effects.iter().filter(|effect| !effect.is_noticed());
-    let unnoticed: Vec<_> = unnoticed.map(|effect| effect.constant).collect();
+    let mut unnoticed = compared::numbers(&["why that is right", "constant"]);
+    for effect in outcome.effects.iter().filter(|effect| !effect.is_noticed()) {
+        unnoticed.add_row([effect.reason().unwrap_or("NOT KNOWN"), effect.constant]);
+    }
     let mut directions = compared::numbers(&["combination", "strength", "determined"]);
     for ConstantCombination { strength, parts } in &outcome.directions {
         let parts: Vec<_> = parts.iter().map(|(name, part)| format!("{part:+.2} {name}")).collect();
@@ -92,9 +99,21 @@ fn text_of(outcome: &Outcome, args: &SensitivityArgs) -> String {
         directions.add_row([parts.join(" "), format!("{strength:.2}"), is_determined.to_owned()]);
     }
     format!(
-        "{effects}\n\nmissed, states: with the constant {by} % smaller, and larger; seed {seed}\n\
-         no check notices one of both of: {}\n\n{directions}\n\n\
-         strength: by how much all claimed numbers move together for 1 % of a combination\n",
-        unnoticed.join(", ")
+        "{effects}\n\nmissed, states, rms: with the constant {by} % smaller, and larger; seed {seed}\n\n\
+         no check notices one of both of these\n{unnoticed}\n\n{directions}\n\n\
+         strength: by how much all claimed numbers move together for 1 % of a combination\n"
     )
+}
+
+/// An error that names constants whose change nothing notices for no known reason.
+fn judge(outcome: &Outcome, by: f64) -> anyhow::Result<()> {
+    let unknown =
+        outcome.effects.iter().filter(|effect| !effect.is_noticed() && effect.reason().is_none());
+    let unknown: Vec<_> = unknown.map(|effect| effect.constant).collect();
+    anyhow::ensure!(
+        by < NOTICED_PERCENT || unknown.is_empty(),
+        "no check notices {by} % of {}",
+        unknown.join(", ")
+    );
+    Ok(())
 }

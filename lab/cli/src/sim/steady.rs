@@ -12,7 +12,7 @@ use sim::{
     world::Time,
 };
 
-use super::{cluster::parse_time, compared, progress::Progress};
+use super::{cluster::parse_time, compared, constants::ConstantArgs, progress::Progress};
 use crate::output;
 use command::table::table;
 
@@ -24,6 +24,7 @@ Examples:
   copyrpc-lab sim steady --transport rc,dc:1,dc:16  memory and rate by transport
   copyrpc-lab sim steady --flush immediate --series
                                                     a collapse over time
+  copyrpc-lab sim steady --quick-nic --set wire=0.5 another NIC and way
 
 Production daemons run with the times of the one ConnectX-7, which were fitted to other daemons; nobody has \
 measured this one there. A load begins cold, with a burst, or with a burst and a daemon that stands still for a \
@@ -74,12 +75,14 @@ pub(crate) struct SteadyArgs {
     /// Prints one JSON object per row.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    constants: ConstantArgs,
 }
 
 impl SteadyArgs {
-    fn machine(&self) -> &'static DelegationProfile {
-        const MACHINES: &[DelegationProfile; 2] = &[CONNECT_X7, QUICK_NIC];
-        &MACHINES[usize::from(self.quick_nic)]
+    fn machine(&self) -> anyhow::Result<DelegationProfile> {
+        let machine = if self.quick_nic { QUICK_NIC } else { CONNECT_X7 };
+        self.constants.apply(&machine)
     }
 }
 
@@ -136,16 +139,18 @@ struct Row {
 /// `copyrpc-lab sim steady`.
 pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
     let mut rows = Vec::new();
+    let machine = args.machine()?;
     let SteadyArgs { nodes, depth, flush, transport, .. } = args;
     let of = nodes.len() * depth.len() * flush.len() * transport.len() * Begin::ALL.len();
     let progress = Progress::of_long_steps("runs", of);
     let is_done = || progress.long_step(of);
     for &nodes in &args.nodes {
         for &depth in &args.depth {
-            let other = reference(args, nodes, depth);
+            let other = reference(args, &machine, nodes, depth);
             for policy in &args.flush {
                 for &transport in &args.transport {
-                    rows.push(row(args, (nodes, depth), policy, transport, other, &is_done)?);
+                    let load = (machine, nodes, depth);
+                    rows.push(row(args, load, policy, transport, other, &is_done)?);
                 }
             }
         }
@@ -176,7 +181,7 @@ pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
 
 fn row(
     args: &SteadyArgs,
-    (nodes, depth): (u32, u16),
+    (machine, nodes, depth): (DelegationProfile, u32, u16),
     policy: &Policy,
     transport: Connected,
     other: Other,
@@ -184,7 +189,7 @@ fn row(
 ) -> anyhow::Result<Row> {
     let flush = policy.policy.unwrap_or_else(|| FlushPolicy::for_peers(nodes as usize - 1));
     let SteadyArgs { threads, clients, seed, warm_up, length, .. } = *args;
-    let (lengths, machine) = ((warm_up, length), args.machine());
+    let lengths = (warm_up, length);
     let load = |begin| Steady {
         nodes,
         threads,
@@ -221,7 +226,7 @@ fn row(
         not_answered: cold.others + burst.others + perturbed.others,
         other,
         direct: 1.0 / machine.wqe,
-        to_client_max: to_client_max(machine, nodes),
+        to_client_max: to_client_max(&machine, nodes),
         is_claimed: matches!(flush, FlushPolicy::SelfClocked { .. }),
         series: [cold.series, burst.series, perturbed.series],
     })
@@ -234,8 +239,8 @@ fn to_client_max(machine: &DelegationProfile, nodes: u32) -> f64 {
 }
 
 /// The other daemon, per node.
-fn reference(args: &SteadyArgs, nodes: u32, depth: u16) -> Other {
-    let profile = DelegationProfile { clients: args.clients, ..args.machine().clone() };
+fn reference(args: &SteadyArgs, machine: &DelegationProfile, nodes: u32, depth: u16) -> Other {
+    let profile = DelegationProfile { clients: args.clients, ..*machine };
     // One call per µs trickles in.
     let warm_up_us = f64::from(args.clients) * f64::from(depth) + 3000.0;
     let run = |start, hold| {

@@ -374,7 +374,7 @@ impl<'p> Cluster<'p> {
                 self.world.schedule(done + profile.wire, request);
                 continue;
             }
-            if initiator.on_the_way > 0 {
+            if initiator.on_the_way > 0 && profile.nic.drains {
                 return;
             }
             initiator.is_changing = true;
@@ -405,7 +405,8 @@ impl<'p> Cluster<'p> {
         let read = initiator.queue.pop_front().expect("a READ made it change its target");
         let is_refetched = read.is_lone && initiator.target.is_some();
         initiator.target = Some(read.target);
-        (initiator.on_the_way, initiator.is_changing) = (1, false);
+        initiator.on_the_way += 1;
+        initiator.is_changing = false;
         initiator.responder_unit = responder_unit;
         let wait = if is_refetched { self.profile.nic.refetch } else { Time::ZERO };
         self.world.schedule(self.world.now() + wait, Event::ConnectIssue(read));

@@ -85,7 +85,7 @@ pub struct Steady {
     /// How daemons are connected.
     pub transport: Connected,
     /// Whose times CPU and NIC have.
-    pub machine: &'static DelegationProfile,
+    pub machine: DelegationProfile,
     /// The way in which clients begin.
     pub begin: Begin,
     /// How long calls are not counted, and then how long they are.

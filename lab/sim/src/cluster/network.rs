@@ -125,7 +125,7 @@ struct State {
     /// Threads of a daemon, which share a NIC.
     threads: u32,
     /// Whose times it has; `None`: made-up ones.
-    machine: Option<&'static DelegationProfile>,
+    machine: Option<DelegationProfile>,
     /// By daemon: when its NIC has sent what it was given. Of a machine.
     sent_at: BTreeMap<u32, Time>,
     /// Doorbells of each port, ever and since its daemon's phase began.
@@ -233,7 +233,7 @@ impl Network {
     pub(super) fn new(
         seed: u64,
         (daemons, threads): (u32, u32),
-        machine: Option<&'static DelegationProfile>,
+        machine: Option<DelegationProfile>,
         slice: Option<Time>,
     ) -> Arc<Self> {
         let nodes = daemons * threads;

@@ -29,7 +29,7 @@ pub(super) struct Plan {
     /// Timing of the failure detector.
     pub(super) detector: DetectorConfig,
     /// Whose times it has; `None`: made-up ones.
-    pub(super) machine: Option<&'static DelegationProfile>,
+    pub(super) machine: Option<DelegationProfile>,
     /// Clients make their first call within so long, in ns.
     pub(super) start_ns: u64,
     flush: FlushPolicy,

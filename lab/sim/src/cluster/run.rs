@@ -343,7 +343,7 @@ impl Cluster {
         let length_ns = slow
             * match self.plan.machine {
                 None => self.plan.turn.whole_ns() / 3 * phases.len() as u64 + handled_ns,
-                Some(machine) => charge::phase_ns(machine, before, self.work(rank)),
+                Some(machine) => charge::phase_ns(&machine, before, self.work(rank)),
             };
         let next = now + Time::from_ns(length_ns.max(1));
         match phases.last().unwrap_or(&phase) {

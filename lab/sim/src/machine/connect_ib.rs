@@ -27,5 +27,7 @@ pub const CONNECT_IB: Profile = Profile {
         cache_contexts: 1350,
         cache_ways: 4,
         context_miss: Time::from_ns(647),
+        varies: true,
+        drains: true,
     },
 };

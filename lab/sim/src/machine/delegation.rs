@@ -5,7 +5,7 @@ use super::connect_x7::{
 };
 
 /// Times of a daemon that takes calls over one ring that all clients share, in µs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct DelegationProfile {
     /// What it is called in reports.
     pub name: &'static str,

@@ -64,6 +64,10 @@ pub struct NicProfile {
     pub cache_ways: usize,
     /// A unit waits for a context that is not there.
     pub context_miss: Time,
+    /// Whether times of processing units vary; else each is its mean.
+    pub varies: bool,
+    /// Whether an initiator lets its READs end before it changes its target.
+    pub drains: bool,
 }
 
 /// A program that posts requests one at a time.

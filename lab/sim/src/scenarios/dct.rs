@@ -251,6 +251,12 @@ impl Cell {
     }
 }
 
+/// The first claimed number that is missed, with a simulation after the other until then.
+#[must_use]
+pub fn first_miss(profile: &Profile, seed: u64) -> Option<Compared> {
+    cells().iter().find_map(|cell| cell.run(profile, seed).1.into_iter().find(Compared::is_missed))
+}
+
 /// Numbers of each simulation, in the order of rows.
 pub(super) fn cell_sizes() -> Vec<usize> {
     cells().iter().map(|cell| cell.numbers.len()).collect()

@@ -154,7 +154,18 @@ mod tests {
     fn effect(constant: &'static str, powers: &[f64]) -> Effect {
         let (most, power) = (String::new(), 0.0);
         let (missed, states, powers) = ([0; 2], [0; 2], powers.to_vec());
-        Effect { constant, value: 1.0, missed, states, most, power, powers }
+        Effect {
+            model: Model::Dct,
+            constant,
+            value: 1.0,
+            missed,
+            states,
+            rms: [0.0; 2],
+            rms_max: 1.0,
+            most,
+            power,
+            powers,
+        }
     }
 
     fn row(simulated: f64) -> Compared {

@@ -3,6 +3,7 @@
 pub mod bistability;
 pub mod dct;
 pub mod leave_one_out;
+pub mod mutants;
 pub mod phases;
 pub mod prototypes;
 pub mod raw;
@@ -73,4 +74,13 @@ impl Compared {
     pub fn is_near(&self) -> bool {
         self.error().abs() <= ERROR_MAX
     }
+}
+
+/// Root mean square of the errors of claimed numbers; 0 without one.
+#[must_use]
+pub fn rms(rows: &[Compared]) -> f64 {
+    let claimed = rows.iter().filter(|row| row.standing != Standing::Shown);
+    let (count, squares) = claimed
+        .fold((0.0, 0.0), |(count, squares), row| (count + 1.0, squares + row.error().powi(2)));
+    (squares / f64::max(count, 1.0)).sqrt()
 }
