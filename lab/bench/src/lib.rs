@@ -36,6 +36,7 @@ pub mod job;
 pub mod limit;
 pub mod long_calls;
 mod nic;
+pub mod parts;
 pub mod plan;
 pub mod process_pair;
 pub mod protocol_plan;

@@ -5,6 +5,7 @@ use std::{net::TcpListener, path::Path, time::Duration};
 use anyhow::Context as _;
 use bench::{
     dc_plan::{self, DcGrid},
+    parts,
     plan::{self, Planned},
     process_pair::{ChildSide, ProcessPair},
     selected,
@@ -140,8 +141,13 @@ fn ipc(args: &IpcArgs) -> anyhow::Result<()> {
 
 /// `copyrpc-lab bench daemons`.
 fn daemons(args: &BenchArgs) -> anyhow::Result<()> {
-    let session = Session::start(args, plan::daemons(args.quick))?;
-    session.run(args, "daemons", Selection::from_env().name(), &[], &DAEMONS_NOTES)
+    let nic = Selection::from_env();
+    let mut session = Session::start(args, parts::behind(plan::daemons(args.quick)))?;
+    session.open(&nic)?;
+    let mut results = session.measure(args, "daemons", nic.name(), &[])?;
+    results.notes.extend(DAEMONS_NOTES.map(str::to_owned));
+    results.notes.extend(parts::explained(&results));
+    shown::write(&results, args.by_pace, args.json.as_deref())
 }
 
 /// `copyrpc-lab bench limit`.
