@@ -83,7 +83,7 @@ pub(super) fn run(args: &CurveArgs) -> anyhow::Result<()> {
 }
 
 fn point(args: &CurveArgs, clients: u32) -> anyhow::Result<Point> {
-    const MACHINE: &DelegationProfile = &CONNECT_X7;
+    const MACHINE: DelegationProfile = CONNECT_X7;
     let CurveArgs { nodes, depth, seed, .. } = *args;
     let measured = steady::run(&Steady {
         nodes,
