@@ -6,6 +6,8 @@ use copyrpc_sim::{
     scenarios::{
         ERROR_MAX, Standing, bistability,
         phases::{self, SteadyState, Swept, Threshold},
+        rms,
+        sensitivity::Model,
     },
 };
 
@@ -29,6 +31,7 @@ fn claimed_numbers_are_within_their_tolerance() {
         }
         let misses: Vec<_> = outcome.misses().map(|row| (&row.what, row.error())).collect();
         assert!(misses.is_empty(), "beyond {ERROR_MAX}, seed {seed}: {misses:?}");
+        assert!(rms(&outcome.rows) <= Model::Bistability.rms_max(), "{}", rms(&outcome.rows));
         let count = |standing| outcome.rows.iter().filter(|row| row.standing == standing).count();
         assert_eq!((count(Standing::Fitted), count(Standing::Predicted)), (11, 18));
     }

@@ -4,7 +4,8 @@ use copyrpc_sim::{
     actors::slot_daemon::Candidate,
     machine::{SEND_QUEUE_NS, TWO_RANK, TwoRankProfile},
     scenarios::{
-        Standing,
+        Standing, rms,
+        sensitivity::Model,
         two_rank::{self, EXPLANATION, Outcome},
     },
 };
@@ -20,6 +21,7 @@ fn claimed_numbers_are_within_their_tolerance_for_several_seeds() {
     for outcome in &outcomes {
         let misses: Vec<_> = outcome.misses().map(|row| (&row.what, row.error())).collect();
         assert!(misses.is_empty(), "seed {}: {misses:?}", outcome.seed);
+        assert!(rms(&outcome.rows) <= Model::TwoRank.rms_max(), "{}", rms(&outcome.rows));
     }
     for row in &outcomes[0].rows {
         println!(

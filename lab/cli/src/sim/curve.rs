@@ -83,7 +83,6 @@ pub(super) fn run(args: &CurveArgs) -> anyhow::Result<()> {
 }
 
 fn point(args: &CurveArgs, clients: u32) -> anyhow::Result<Point> {
-    const MACHINE: DelegationProfile = CONNECT_X7;
     let CurveArgs { nodes, depth, seed, .. } = *args;
     let measured = steady::run(&Steady {
         nodes,
@@ -92,7 +91,7 @@ fn point(args: &CurveArgs, clients: u32) -> anyhow::Result<Point> {
         depth,
         flush: FlushPolicy::for_peers(nodes as usize - 1),
         transport: "rc".parse()?,
-        machine: MACHINE,
+        machine: CONNECT_X7,
         begin: Begin::Burst,
         lengths: LENGTHS,
         seed,
