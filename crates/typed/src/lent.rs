@@ -100,7 +100,7 @@ pub fn offer(
     name: &str,
     config: ClientConfig,
 ) -> Result<BulkProvider, ProvideError> {
-    BulkProvider::offer(socket, name::service_number(name), config)
+    BulkProvider::offer_named(socket, name, config)
 }
 
 /// Reads arguments, calls, and returns status and body of the answer.
