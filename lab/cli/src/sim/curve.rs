@@ -102,7 +102,7 @@ fn point(args: &CurveArgs, clients: u32) -> anyhow::Result<Point> {
         clients_per_node: clients,
         delegation: all(measured.mops_per_node),
         messages_per_wqe: measured.messages_per_wqe,
-        direct_max: all(1.0 / MACHINE.wqe),
+        direct_max: all(1.0 / CONNECT_X7.wqe),
     })
 }
 
