@@ -1,7 +1,7 @@
 //! What every form of serving promises.
 
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
@@ -288,24 +288,29 @@ const WAIT: u16 = 4;
 fn quick_requests_are_answered_by_the_thread_that_reads_them() {
     let node = Node::start();
     let provider = Provider::register(&node.socket(), SERVICE, ClientConfig::default()).unwrap();
-    let (stop, served) = (provider.stop_handle(), Mutex::new(HashMap::new()));
+    let (stop, served) = (provider.stop_handle(), Mutex::new(HashSet::new()));
     thread::scope(|scope| {
         let serving = scope.spawn(|| {
             provider.serve_on(4, |request, answer| {
-                *served.lock().unwrap().entry(thread::current().id()).or_insert(0) += 1;
+                served.lock().unwrap().insert(thread::current().id());
                 handle(request, answer)
             })
         });
         let mut client = client(&node);
-        for _ in 0..2000 {
-            assert_eq!(client.call(To::new(HERE, SERVICE, ECHO), b"quick"), Ok(&b"quick"[..]));
+        let begin = Instant::now();
+        // A machine that interrupts a handler makes it slow; threads that are handed requests take turns.
+        let mut threads = usize::MAX;
+        while threads > 1 {
+            assert!(begin.elapsed() < PATIENCE, "{threads} threads");
+            served.lock().unwrap().clear();
+            for _ in 0..200 {
+                assert_eq!(client.call(To::new(HERE, SERVICE, ECHO), b"quick"), Ok(&b"quick"[..]));
+            }
+            threads = served.lock().unwrap().len();
         }
         stop.stop();
         serving.join().unwrap().unwrap();
     });
-    let served = served.into_inner().unwrap();
-    let most = served.values().max().unwrap();
-    assert!(*most > 1000, "requests by thread: {served:?}");
 }
 
 #[test]
