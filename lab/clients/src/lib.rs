@@ -7,7 +7,7 @@
 //!   node 1: daemon, provider (`serve`) ◀── there ───┘
 //! ```
 //!
-//! Every client does [the same work](registers) and checks every byte of every answer. Between samples it waits for a
+//! Every client does the same work (module `registers`) and checks every byte of every answer. Between samples it waits for a
 //! line of standard input, so that one client calls at a time.
 
 #![forbid(unsafe_code)]

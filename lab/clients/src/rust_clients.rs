@@ -21,7 +21,7 @@ use crate::{
 /// Why a client ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The arguments of the process are none of [`Form::process`].
+    /// The arguments of the process are none that this program gives its clients.
     #[error(
         "a client is told FORM SOCKET RANK FIRST_KEY IN_FLIGHT, in numbers but for the first two"
     )]

@@ -185,7 +185,7 @@ impl RankRecorder {
     }
 }
 
-/// What clients and daemons counted; after [`around`](Self::around) only near the event.
+/// What clients and daemons counted; after `around` only near the event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EventSeries {
     /// What it is, in words.

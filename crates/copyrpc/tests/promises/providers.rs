@@ -300,8 +300,7 @@ fn quick_requests_are_answered_by_the_thread_that_reads_them() {
         let begin = Instant::now();
         // A machine that interrupts a handler makes it slow; threads that are handed requests take turns.
         let mut threads = usize::MAX;
-        while threads > 1 {
-            assert!(begin.elapsed() < PATIENCE, "{threads} threads");
+        while threads > 1 && begin.elapsed() < PATIENCE {
             served.lock().unwrap().clear();
             for _ in 0..200 {
                 assert_eq!(client.call(To::new(HERE, SERVICE, ECHO), b"quick"), Ok(&b"quick"[..]));
@@ -310,6 +309,7 @@ fn quick_requests_are_answered_by_the_thread_that_reads_them() {
         }
         stop.stop();
         serving.join().unwrap().unwrap();
+        assert_eq!(threads, 1);
     });
 }
 
