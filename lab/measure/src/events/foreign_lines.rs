@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The raw event of [`PerfEvent::ForeignLines`] of this processor. Sources: Intel's event lists of Skylake to Sapphire
+/// The raw event of `PerfEvent::ForeignLines` of this processor. Sources: Intel's event lists of Skylake to Sapphire
 /// Rapids (`MEM_LOAD_L3_HIT_RETIRED.XSNP_HITM`, since Ice Lake `XSNP_FWD`: 0xD2, mask 4); AMD's PPR of families 19h and
 /// 1Ah (`LsAnyFillsFromSys`, 0x44: masks 2 same cluster, 4 and 16 other clusters).
 pub(super) fn foreign_lines() -> Result<u64, String> {
