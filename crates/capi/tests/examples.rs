@@ -49,7 +49,18 @@ impl Running {
     }
 
     fn ends(mut self) {
-        assert!(self.child.wait().unwrap().success());
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return assert!(status.success(), "{status}");
+            }
+            // A shell starts background jobs so that they and their children ignore Ctrl-C.
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "it does not end, perhaps because it ignores SIGINT"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
