@@ -24,7 +24,7 @@ Examples:
   copyrpc-lab sim steady --transport rc,dc:1,dc:16  memory and rate by transport
   copyrpc-lab sim steady --flush immediate --series
                                                     a collapse over time
-  copyrpc-lab sim steady --quick-nic --set wire=0.5 another NIC and way
+  copyrpc-lab sim steady --quick-nic --set wire=0.5  # another NIC and way
 
 Production daemons run with the times of the one ConnectX-7, which were fitted to other daemons; nobody has \
 measured this one there. A load begins cold, with a burst, or with a burst and a daemon that stands still for a \

@@ -171,6 +171,7 @@ impl CqView {
     #[inline(always)]
     pub(crate) fn reserve(&self, holder: Holder) -> Result<u64, ReserveError> {
         if self.is_exclusive()
+            && !self.is_overrun()
             && let Ok(position) = self.slots().reserve_alone(holder, || self.consumed())
         {
             return Ok(position);
@@ -180,6 +181,10 @@ impl CqView {
 
     #[inline(never)]
     fn reserve_shared(&self, holder: Holder) -> Result<u64, ReserveError> {
+        // A queue that has overrun takes no entry any more, however many are polled.
+        if self.is_overrun() {
+            return Err(ReserveError::Overrun);
+        }
         let reserve = || self.slots().reserve(holder, || self.consumed());
         let mut position = reserve();
         for _ in 0..CONTENDED_YIELDS_MAX {

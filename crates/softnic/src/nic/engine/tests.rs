@@ -226,6 +226,8 @@ fn an_overrun_is_noticed() {
     assert_eq!(rig.respond(&request, &mut []), Reply::Refused(Syndrome::RemoteOperation));
     assert!(rig.cq.is_overrun() && !rig.is_up());
     assert!(rig.poll().is_some() && rig.poll().is_some() && rig.poll().is_none());
+    // What was polled makes no room: the queue is dead.
+    assert_eq!(rig.cq.reserve(1), Err(crate::shared::slots::ReserveError::Overrun));
 }
 
 /// A request by the short way, of bytes that lie in memory.
