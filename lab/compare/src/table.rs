@@ -66,7 +66,7 @@ impl Measurements {
         let known = self.cells.iter().position(|cell| cell.name == name);
         let cell = known.unwrap_or_else(|| {
             let versus = (peer != reference).then(|| format!("{work}/{reference}"));
-            self.cells.push(Cell { name, metric, versus, floor: None, lines: None });
+            self.cells.push(Cell { name, metric, versus, floor: None, lines: None, reference: None });
             self.cells.len() - 1
         });
         self.samples.push(Sample { cell, round: self.round, probes, value, per_batch: None });
