@@ -36,7 +36,14 @@ impl Default for Measurements {
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
         let progress = ProgressBar::new(0).with_style(style);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { cells: Vec::new(), samples: Vec::new(), notes: Vec::new(), round: 0, progress, cores }
+        Self {
+            cells: Vec::new(),
+            samples: Vec::new(),
+            notes: Vec::new(),
+            round: 0,
+            progress,
+            cores,
+        }
     }
 }
 
@@ -66,7 +73,14 @@ impl Measurements {
         let known = self.cells.iter().position(|cell| cell.name == name);
         let cell = known.unwrap_or_else(|| {
             let versus = (peer != reference).then(|| format!("{work}/{reference}"));
-            self.cells.push(Cell { name, metric, versus, floor: None, lines: None, reference: None });
+            self.cells.push(Cell {
+                name,
+                metric,
+                versus,
+                floor: None,
+                lines: None,
+                reference: None,
+            });
             self.cells.len() - 1
         });
         self.samples.push(Sample { cell, round: self.round, probes, value, per_batch: None });

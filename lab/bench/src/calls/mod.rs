@@ -27,7 +27,7 @@ pub use client::NumberedMessage;
 pub use processes::{CALLER_COMMAND, serve_caller};
 
 /// Calls in flight per client of short messages that the server has room for.
-pub(crate) const DEPTH: u16 = 64;
+pub const DEPTH: u16 = 64;
 /// Calls in flight that go one way, and the room for calls of long messages.
 const DEPTH_ONE_WAY: u16 = 4;
 /// Messages that are longer are long.

@@ -234,7 +234,12 @@ impl Session {
         // 30 ms of ours, more or less.
         let count =
             ((256 << 20) / work.len_bytes as u64).clamp(8, 200_000 * work.in_flight.min(4) as u64);
-        let sample = SamplePlan { count, number: self.number, folder: self.directory.clone() };
+        let sample = SamplePlan {
+            count,
+            number: self.number,
+            folder: self.directory.clone(),
+            cores: Vec::new(),
+        };
         let order = Order::Serve { peer, work, sample: sample.clone() };
         self.together(&order, |shared, port| {
             (peers()[peer].call)(&Ground { work, sample, shared }, port)

@@ -105,6 +105,7 @@ impl Way {
             timeout_ns: PATIENCE.as_nanos() as u64,
             wait: self.wait(),
             switches: Switches::resolve(kind.name(), kind.switches(), &Default::default())?,
+            times_turns: false,
             address: kv::backend::loopback(),
         })
     }

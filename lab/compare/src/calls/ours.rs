@@ -1,6 +1,6 @@
 //! `copyrpc-ipc`, as `copyrpc-lab bench ipc` measures it.
 
-use copyrpc_bench::calls::{Calls, Shape};
+use copyrpc_bench::calls::{Calls, DEPTH, Shape};
 
 use super::{CallWork, Ground, Listening, Peer};
 use crate::Fallible;
@@ -13,7 +13,7 @@ fn calls(ground: &Ground<'_>) -> Calls {
         CallWork { in_flight: 1, .. } => Shape::RoundTrip,
         CallWork { in_flight, .. } => Shape::Window(in_flight as u16),
     };
-    Calls { len_bytes: ground.work.len_bytes, clients: 1, shape }
+    Calls { len_bytes: ground.work.len_bytes, clients: 1, ring: DEPTH, shape }
 }
 
 fn serve(ground: &Ground<'_>, ready: Listening<'_>) -> Fallible<()> {

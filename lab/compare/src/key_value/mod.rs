@@ -33,7 +33,7 @@ use kv::{
     backend::{Kind, Switches, Wait},
     job::{self, Config, Launcher, Pin, hosts::Hosts},
     result::{Latency, RunRecord},
-    session::{self, SessionPlan, Progress},
+    session::{self, Progress, SessionPlan},
     workload::{ValueSize, Workload},
 };
 use measure::{results::Metric, schedule::shuffled};
@@ -115,6 +115,7 @@ impl Contender {
             nic_knobs: BTreeMap::new(),
             hosts: 1,
             switches: Switches::resolve(kind.name(), kind.switches(), &BTreeMap::new())?,
+            counters: false,
             workload: workload.clone(),
         })
     }
