@@ -1,5 +1,7 @@
 //! The cells of READs over DC, and what a cluster of Connect-IB cards had.
 
+use measure::reference::{DC_READS, DcReadsReference};
+
 use crate::{
     dc_reads::{DcPick, DcReads},
     job::Job,
@@ -21,22 +23,6 @@ pub struct DcGrid {
     pub targets: Vec<u16>,
 }
 
-/// Random targets: window, initiators, M READs/s and µs per READ of a machine with 14 threads.
-const RANDOM: [(u16, u16, f64, f64); 13] = [
-    (16, 1, 9.14, 24.4),
-    (16, 2, 13.8, 16.2),
-    (16, 4, 22.0, 10.2),
-    (16, 6, 22.9, 9.7),
-    (16, 8, 22.6, 9.8),
-    (16, 16, 20.0, 11.2),
-    (32, 1, 9.1, 49.0),
-    (32, 2, 13.7, 32.8),
-    (32, 4, 20.1, 22.3),
-    (32, 6, 21.9, 20.4),
-    (32, 8, 22.1, 20.3),
-    (32, 16, 20.9, 21.3),
-    (32, 32, 18.4, 24.3),
-];
 /// One initiator: target, window, µs per READ.
 const ALONE: [(DcPick, u16, f64); 4] = [
     (DcPick::Same, 1, 1.9),
@@ -73,9 +59,8 @@ pub fn dc_reads(quick: bool, grid: &DcGrid) -> Vec<Planned> {
         let reads = DcReads { window, initiators: 1, targets: TARGETS, pick, is_latency: true };
         cells.push(planned(name, reads, Some(us * 1e3)));
     }
-    for (_, (window, initiators, rate, us)) in
-        RANDOM.into_iter().enumerate().filter(|(i, _)| few(*i))
-    {
+    for (_, row) in DC_READS.into_iter().enumerate().filter(|(index, _)| few(*index)) {
+        let DcReadsReference { window, initiators, mops: rate, us } = row;
         let (pick, targets) = (DcPick::Random, TARGETS);
         for (what, is_latency, reference) in [("rate", false, rate), ("latency", true, us * 1e3)] {
             let name =

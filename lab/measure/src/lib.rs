@@ -8,6 +8,7 @@
 //! cores         which two cores measure               date       when a number was measured
 //! schedule      interleaves cells, each sample between two probes
 //! events        what the processor counts meanwhile: cycles, instructions, cache misses
+//! reference     numbers of others, on hardware
 //! stats         samples of one regime to median, minimum, maximum
 //! results       cells, rows and their circumstances: the file of JSON lines, written and read
 //! table         one table as text, Markdown, CSV
@@ -27,6 +28,7 @@ mod header;
 pub mod number;
 pub mod paired;
 pub mod ping_pong;
+pub mod reference;
 pub mod regime;
 pub mod report;
 pub mod results;

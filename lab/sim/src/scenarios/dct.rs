@@ -11,6 +11,7 @@
 //! an initiator's unit takes half as long for it then, and the program no longer than senders over UD take, whose
 //! WQEs have two lines. In the model that changes next to nothing, for units of responders are what READs wait for.
 
+use measure::reference::{DC_READS, DcReadsReference};
 use serde::Serialize;
 
 use super::{Compared, Standing};
@@ -77,29 +78,11 @@ struct Number {
     standing: Standing,
 }
 
-/// Throughput per machine with 5 machines of 14 threads and random targets: window, initiators per thread,
-/// M/s, µs.
-const DYNAMIC: [(usize, usize, f64, f64); 13] = [
-    (16, 1, 9.14, 24.4),
-    (16, 2, 13.8, 16.2),
-    (16, 4, 22.0, 10.2),
-    (16, 6, 22.9, 9.7),
-    (16, 8, 22.6, 9.8),
-    (16, 16, 20.0, 11.2),
-    (32, 1, 9.1, 49.0),
-    (32, 2, 13.7, 32.8),
-    (32, 4, 20.1, 22.3),
-    (32, 6, 21.9, 20.4),
-    (32, 8, 22.1, 20.3),
-    (32, 16, 20.9, 21.3),
-    (32, 32, 18.4, 24.3),
-];
-
 fn cells() -> Vec<Cell> {
     let mut cells = latencies();
     cells.extend(fixed_targets());
-    cells.extend(DYNAMIC.map(|(window, initiators, mops, us)| {
-        let load = Load { window, initiators, ..base() };
+    cells.extend(DC_READS.map(|DcReadsReference { window, initiators, mops, us }| {
+        let load = Load { window: window.into(), initiators: initiators.into(), ..base() };
         let label = format!("5 x 14 threads, window {window}, {initiators} initiators");
         let rate = number(format!("{label}: rate per machine"), "M/s", mops, rate);
         let latency = number(format!("{label}: latency"), "µs", us, latency);
