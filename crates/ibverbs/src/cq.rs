@@ -84,11 +84,10 @@ impl Cq {
         let armed = Box::<Armed>::default();
         let id = ptr::from_ref::<Armed>(&armed).cast_mut().cast();
         let channel_raw = channel.as_ref().map_or(ptr::null_mut(), |channel| channel.raw());
+        let vector = context.completion_vector(config.vector);
         // SAFETY: context and channel live, and `armed` outlives the queue, as it goes into the same object.
-        let raw = unsafe {
-            let vector = context.completion_vector(config.vector);
-            (context.api.ibv_create_cq)(context.raw(), cqe, id, channel_raw, vector)
-        };
+        let raw =
+            unsafe { (context.api.ibv_create_cq)(context.raw(), cqe, id, channel_raw, vector) };
         let failed = || CreateError::System { object: "completion queue", cause: last_cause() };
         let raw = NonNull::new(raw).ok_or_else(failed)?;
         // SAFETY: an object of the library, which was just made.
