@@ -6,6 +6,14 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 /// Longest name of a service.
 pub const NAME_BYTES_MAX: usize = 255;
 
+/// A name that another process chose, for a terminal or a log: each control character, and each byte that is no text, is
+/// replaced.
+#[must_use]
+pub fn printable(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// FNV-1a of 64 bits: small, the same everywhere, and part of what nodes tell each other.
 #[must_use]
 pub const fn hash(text: &[u8]) -> u64 {
@@ -84,6 +92,11 @@ impl Description {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_cannot_steer_a_terminal() {
+        assert_eq!(printable(b"\x1b[2Jmeta\ndata\xff"), "?[2Jmeta?data\u{fffd}");
+    }
 
     #[test]
     fn numbers_of_names_never_change() {

@@ -11,6 +11,7 @@ use crate::{
         ClientRecord, DAEMON, Known, LENDS_MEMORY, PeerRecord, ReportAnswer, ReportHead,
         ServiceReport, method, report,
     },
+    name::printable,
 };
 
 /// A client of the daemon.
@@ -117,7 +118,7 @@ impl Client {
             let told = ServiceInfo {
                 service: it.service.get(),
                 lends_memory,
-                name: String::from_utf8_lossy(name).into_owned(),
+                name: printable(name),
                 providers: it.providers.get(),
                 waiting: it.waiting.get(),
                 given: it.given.get(),

@@ -311,8 +311,7 @@ fn samples_together(sections: &[Section]) -> Vec<MetricsSample> {
 fn name_of(header: &[u64]) -> String {
     let bytes: Vec<_> = header[word::NAME..].iter().flat_map(|word| word.to_le_bytes()).collect();
     let len = usize::try_from(header[word::NAME_BYTES]).unwrap_or(usize::MAX).min(NAME_BYTES_MAX);
-    let name = String::from_utf8_lossy(&bytes[..len]).into_owned();
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    client::name::printable(&bytes[..len])
 }
 
 /// Whether the daemon that wrote the counters at `path` holds its lock, which lies beside them. `None`: that tells
