@@ -178,7 +178,8 @@ impl<C> ClientCalls<C> {
 
     /// No call has a deadline before this; `u64::MAX` if none has one.
     pub(crate) fn earliest_deadline_ns(&self) -> u64 {
-        self.earliest_ns
+        // The bound outlives the calls that it was taken of until somebody polls, and nobody polls an idle session.
+        if self.in_flight == 0 { u64::MAX } else { self.earliest_ns }
     }
 
     /// Publishes a request, or hands the context back.
@@ -498,6 +499,16 @@ mod tests {
         assert!(expired(&mut core, 5).is_empty());
         assert_eq!(expired(&mut core, 1100), [1]);
         assert!(expired(&mut core, u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn a_session_without_calls_has_no_deadline() {
+        let mut core = core(1);
+        let id = core.submit(b"", 100, 1).unwrap();
+        core.stamp(1000);
+        assert_eq!(core.earliest_deadline_ns(), 1100);
+        assert_eq!(core.abandon(id), Some(1));
+        assert_eq!(core.earliest_deadline_ns(), u64::MAX);
     }
 
     #[test]
