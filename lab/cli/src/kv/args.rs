@@ -120,7 +120,7 @@ pub(crate) struct KvArgs {
     #[arg(help_heading = "Measuring")]
     runs: Option<u32>,
     /// Time of the whole command, about; 6 rounds are measured in any case.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time, conflicts_with = "runs")]
+    #[arg(long, value_name = "TIME", default_value = "55s", value_parser = parse_time, conflicts_with = "runs")]
     #[arg(help_heading = "Measuring")]
     time: Duration,
     /// Grids that are known by name: places (backends, clients, depths, localities), switches

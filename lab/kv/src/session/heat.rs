@@ -18,7 +18,7 @@ use crate::{
 
 /// Intervals of each way to wait in the trial, at most. The way that is ahead in most of them is the best, so that one
 /// stroke of bad luck decides nothing.
-const TRIALS: usize = 3;
+pub(super) const TRIALS: usize = 3;
 /// One way is the best after one interval of each if it makes so many times the calls of the next: the pace of a machine
 /// rarely changes by as much between two intervals.
 const CLEARLY_BETTER: f64 = 2.0;

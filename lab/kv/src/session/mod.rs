@@ -12,6 +12,7 @@
 //! Several hosts have one job at a time, and so have histories that are judged, and threads that burn their
 //! core while nothing is measured: there each interval has processes of its own.
 
+mod budget;
 mod heat;
 mod spent;
 
@@ -27,7 +28,11 @@ use measure::{
 use memory::sync::{AtomicBool, Ordering};
 
 pub use self::spent::TimeSpent;
-use self::{heat::Heat, spent::timed};
+use self::{
+    budget::{first_part, least_time},
+    heat::Heat,
+    spent::timed,
+};
 use crate::{
     backend::Kind,
     job::{Config, JobError, Launcher, Live, hosts::Hosts},
@@ -122,21 +127,20 @@ pub fn run(
 ) -> Result<(), SessionError> {
     let prober = Prober::new();
     let heats = heats_of(configs);
-    let mut heats_left = u32::try_from(heats.len()).unwrap_or(u32::MAX);
+    let least = heats.iter().map(|configs| least_time(configs, plan)).collect::<Vec<_>>();
     let mut time_left = match plan.rounds {
         Rounds::Known(time) => time,
         Rounds::Exactly(_) => Duration::ZERO,
     };
     let mut spent = TimeSpent::default();
-    for configs in heats {
+    for (index, configs) in heats.into_iter().enumerate() {
         let begin = Instant::now();
         let mut heat = Heat::new(&configs, launcher, hosts);
         let mut session = Session { plan, prober: &prober, stop, watch, probes: Duration::ZERO };
-        session.heat(&mut heat, time_left / heats_left)?;
+        session.heat(&mut heat, first_part(time_left, &least[index..]))?;
         spent.probes += session.probes;
         spent.add(&heat.spent);
         time_left = time_left.saturating_sub(begin.elapsed());
-        heats_left -= 1;
     }
     watch(Progress::Over(spent));
     Ok(())
