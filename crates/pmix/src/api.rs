@@ -15,7 +15,7 @@ pub const LIBRARY: &str = Api::LIBRARY;
 const MAJOR_MIN: u32 = 3;
 const MAJOR_MAX: u32 = 5;
 
-dylib::functions! {
+os::dylib::functions! {
     /// The library's functions, by their names.
     pub(crate) struct Api of "libpmix.so.2" {
         fn PMIx_Get_version() -> *const c_char;

@@ -1,6 +1,6 @@
 //! Why ranks share nothing through PMIx, with the remedy.
 
-use dylib::DylibError;
+use os::dylib::DylibError;
 
 /// Why ranks share nothing through PMIx.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use dylib::DylibError;
+use os::dylib::DylibError;
 
 use crate::{
     abi::{
@@ -18,7 +18,7 @@ use crate::{
 #[error("{0}; install UCX 1.10 or later (Debian: libucx0, others: ucx)")]
 pub struct LibraryError(#[from] DylibError);
 
-dylib::functions! {
+os::dylib::functions! {
     /// The library's functions, by their names.
     pub(crate) struct Api of "libucp.so.0" {
         fn ucp_get_version(*mut c_uint, *mut c_uint, *mut c_uint) -> ();

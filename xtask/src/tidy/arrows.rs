@@ -6,7 +6,7 @@ use crate::workspace::{Dependency, Member};
 
 /// The crates from the bottom row up, each row from left to right.
 const ROWS: [&[&str]; 5] = [
-    &["ids", "wire", "slots", "config", "memory", "os", "dylib", "verbs", "conformance", "proto"],
+    &["ids", "wire", "slots", "config", "memory", "os", "verbs", "conformance", "proto"],
     &["mlx5", "ibverbs", "ucp", "softnic", "tcp", "inproc", "ipc", "pmix"],
     &["nics", "rpc", "erpc", "scalerpc", "protocols", "client", "typed", "bootstrap", "daemon"],
     &["measure", "bench", "kv", "sim"],

@@ -15,7 +15,7 @@ pub(super) const CRATES: [&str; 20] = [
     "crates/command",
     "crates/config",
     "lab/conformance",
-    "crates/dylib",
+    "crates/os/src/dylib.rs",
     "crates/erpc",
     "crates/ids",
     "crates/inproc",

@@ -1,14 +1,19 @@
 //! Libraries of the system, opened at run time: their functions by name and type.
 //!
-//! The interface of a library to a crate is a table of function pointers ([`functions!`](crate::functions)). An open
+//! The interface of a library to a crate is a table of function pointers ([`functions!`](crate::dylib::functions)). An open
 //! library stays open until the process ends: it starts threads, loads plugins or drivers, and hands out pointers to
 //! its code.
+
+#![expect(unsafe_code, reason = "opening a library runs its code")]
 
 use std::error::Error as _;
 
 use libloading::Library;
 #[doc(hidden)]
 pub use libloading::Library as Opened;
+
+#[doc(inline)]
+pub use crate::dylib_functions as functions;
 
 /// Why a library cannot be used. The caller knows the remedy: the package, and its first version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +36,7 @@ pub enum DylibError {
     },
 }
 
-/// Opens a library. [`functions!`](crate::functions) does it for its callers.
+/// Opens a library. [`functions!`](crate::dylib::functions) does it for its callers.
 ///
 /// # Errors
 ///
@@ -52,7 +57,7 @@ pub unsafe fn open(library: &'static str) -> Result<Opened, DylibError> {
 /// Declares a table of a library's functions, and `open`, which fills it.
 ///
 /// ```
-/// copyrpc_dylib::functions! {
+/// copyrpc_os::dylib::functions! {
 ///     /// Of the C library.
 ///     struct Libc of "libc.so.6" {
 ///         fn abs(core::ffi::c_int) -> core::ffi::c_int;
@@ -67,8 +72,9 @@ pub unsafe fn open(library: &'static str) -> Result<Opened, DylibError> {
 ///
 /// The type of each function must be the one of the library's header: `open` cannot check it, and every call relies
 /// on it.
+#[doc(hidden)]
 #[macro_export]
-macro_rules! functions {
+macro_rules! dylib_functions {
     (
         $(#[$attribute:meta])*
         $visibility:vis struct $table:ident of $library:literal {
@@ -90,19 +96,19 @@ macro_rules! functions {
             ///
             /// # Errors
             ///
-            /// [`DylibError`]($crate::DylibError).
+            /// [`DylibError`]($crate::dylib::DylibError).
             ///
             /// # Safety
             ///
-            /// As for [`open`]($crate::open).
+            /// As for [`open`]($crate::dylib::open).
             #[allow(non_snake_case, reason = "the names of the library")]
-            $visibility unsafe fn open() -> Result<Self, $crate::DylibError> {
+            $visibility unsafe fn open() -> Result<Self, $crate::dylib::DylibError> {
                 // SAFETY: the caller promises it.
-                let library = unsafe { $crate::open(Self::LIBRARY) }?;
+                let library = unsafe { $crate::dylib::open(Self::LIBRARY) }?;
                 $(
                     // SAFETY: this is the function's type in the library's header.
                     let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
-                    let missing = |_| $crate::DylibError::Symbol {
+                    let missing = |_| $crate::dylib::DylibError::Symbol {
                         library: Self::LIBRARY,
                         symbol: stringify!($name),
                     };
@@ -117,7 +123,7 @@ macro_rules! functions {
 
 #[cfg(test)]
 mod tests {
-    use super::DylibError;
+    use super::{DylibError, functions};
 
     functions! {
         struct Absent of "libcopyrpc-which-nobody-has.so.1" {
