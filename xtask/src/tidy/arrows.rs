@@ -7,7 +7,7 @@ use crate::workspace::{Dependency, Member};
 /// The crates from the bottom row up, each row from left to right.
 const ROWS: [&[&str]; 5] = [
     &["ids", "wire", "slots", "config", "memory", "os", "verbs", "conformance", "proto"],
-    &["mlx5", "ibverbs", "ucp", "softnic", "tcp", "inproc", "ipc", "pmix"],
+    &["mlx5", "ibverbs", "ucp", "softnic", "tcp", "inproc", "ipc"],
     &["nics", "rpc", "erpc", "scalerpc", "protocols", "client", "typed", "bootstrap", "daemon"],
     &["measure", "bench", "kv", "sim"],
     &["copyrpc", "command", "uverbs", "preload", "cli", "capi", "clients", "lab"],

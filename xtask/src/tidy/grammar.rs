@@ -21,7 +21,7 @@ pub(super) const CRATES: [&str; 20] = [
     "crates/inproc",
     "lab/measure",
     "crates/nics",
-    "crates/pmix",
+    "crates/bootstrap/src/pmix",
     "crates/proto",
     "lab/protocols",
     "crates/scalerpc",

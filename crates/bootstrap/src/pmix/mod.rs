@@ -16,6 +16,8 @@
 //!
 //! Source: PMIx Standard 4.1; OpenPMIx 4.2.2 `pmix.h` and `pmix_common.h` (Debian 12).
 
+#![allow(unsafe_code, reason = "each call of the library")]
+
 mod abi;
 mod api;
 mod error;

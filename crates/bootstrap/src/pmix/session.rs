@@ -6,7 +6,7 @@ use core::{
     time::Duration,
 };
 
-use crate::{
+use super::{
     abi::{COLLECT_DATA, GLOBAL, Info, Proc, STRING, SUCCESS, Status, TIMEOUT, Value},
     api::Api,
     error::PmixError,

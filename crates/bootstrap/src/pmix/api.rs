@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
-use crate::{
+use super::{
     abi::{Info, Proc, Status, Value},
     error::PmixError,
 };
