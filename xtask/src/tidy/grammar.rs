@@ -27,7 +27,7 @@ pub(super) const CRATES: [&str; 20] = [
     "crates/scalerpc",
     "crates/slots",
     "crates/tcp",
-    "crates/typed",
+    "crates/copyrpc/src/typed",
     "crates/verbs",
     "lab/ucp",
     "crates/wire",

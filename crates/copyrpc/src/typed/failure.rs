@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use client::{CallError, Status};
 
-use crate::CodecError;
+use crate::typed::CodecError;
 
 /// Why a method does not succeed, as the caller sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use client::{
     name,
 };
 
-pub use crate::lent::{LendingCaller, answer as answer_lending, offer as offer_lending};
-pub use crate::method::Method;
-use crate::{CodecError, Decode, Encode, Failure, FutureCalls, InPlaceAnswer, TypedError};
+pub use crate::typed::lent::{LendingCaller, answer as answer_lending, offer as offer_lending};
+pub use crate::typed::method::Method;
+use crate::typed::{CodecError, Decode, Encode, Failure, FutureCalls, InPlaceAnswer, TypedError};
 
 /// Whether all methods have numbers of their own.
 #[must_use]

@@ -1,13 +1,9 @@
 //! Results that are longer than an answer.
 
-use crate::TypedError;
+use crate::typed::TypedError;
 
 /// Some items of a result, and where the next ones begin, in the service's own terms: a key, an offset.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    any(feature = "json", feature = "postcard"),
-    derive(serde::Serialize, serde::Deserialize)
-)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Page<T, C> {
     /// The items, in order.
     pub items: Vec<T>,

@@ -13,7 +13,7 @@
 ///
 /// The calls of a `lending trait` carry slices of memory. It has no client of futures; its `offer(socket, config)` makes a
 /// [`BulkProvider`](client::bulk::BulkProvider), its `answer(handler, provider, work)` answers a call of that, and its
-/// methods get a [`Lent`](crate::Lent). Before arguments and slices of a call go eight bytes of the types of the method.
+/// methods get a [`Lent`](crate::typed::Lent). Before arguments and slices of a call go eight bytes of the types of the method.
 #[macro_export]
 macro_rules! service {
     (
@@ -24,7 +24,7 @@ macro_rules! service {
     ) => {
         $crate::service! {
             $(#[$doc])*
-            $vis trait $service($name), client $client, futures $futures, codec $crate::Postcard {
+            $vis trait $service($name), client $client, futures $futures, codec $crate::typed::Postcard {
                 $($methods)*
             }
         }
@@ -37,7 +37,7 @@ macro_rules! service {
     ) => {
         $crate::service! {
             $(#[$doc])*
-            $vis async trait $service($name), client $client, futures $futures, codec $crate::Postcard {
+            $vis async trait $service($name), client $client, futures $futures, codec $crate::typed::Postcard {
                 $($methods)*
             }
         }
@@ -62,9 +62,9 @@ macro_rules! service {
                 /// The error for the caller.
                 fn $method(
                     &self,
-                    request: &$crate::client::Inbound<'_>,
+                    request: &$crate::typed::client::Inbound<'_>,
                     $($argument: $type),*
-                ) -> ::core::result::Result<$value, $crate::Failure>;
+                ) -> ::core::result::Result<$value, $crate::typed::Failure>;
             )*
         }
 
@@ -73,36 +73,36 @@ macro_rules! service {
             #[allow(dead_code, reason = "a program serves as it needs")]
             $vis fn dispatch(
                 handler: &impl $service,
-                request: &$crate::client::Inbound<'_>,
+                request: &$crate::typed::client::Inbound<'_>,
                 answer: &mut ::std::vec::Vec<u8>,
-            ) -> $crate::client::Status {
+            ) -> $crate::typed::client::Status {
                 $(
-                    if request.method == $crate::client::name::method_number(stringify!($method)) {
-                        return $crate::glue::answer::<$codec, ($($type,)*), $value>(
+                    if request.method == $crate::typed::client::name::method_number(stringify!($method)) {
+                        return $crate::typed::glue::answer::<$codec, ($($type,)*), $value>(
                             request,
                             answer,
                             |($($argument,)*)| handler.$method(request, $($argument),*),
                         );
                     }
                 )*
-                $crate::client::Status::Unimplemented
+                $crate::typed::client::Status::Unimplemented
             }
 
             /// Answers a request where the daemon reads it.
             #[allow(dead_code, reason = "a program serves as it needs")]
             $vis fn dispatch_in_place(
                 handler: &impl $service,
-                request: &$crate::client::Inbound<'_>,
-            ) -> $crate::InPlaceAnswer {
+                request: &$crate::typed::client::Inbound<'_>,
+            ) -> $crate::typed::InPlaceAnswer {
                 $(
-                    if request.method == $crate::client::name::method_number(stringify!($method)) {
-                        return $crate::glue::answer_in_place::<$codec, ($($type,)*), $value>(
+                    if request.method == $crate::typed::client::name::method_number(stringify!($method)) {
+                        return $crate::typed::glue::answer_in_place::<$codec, ($($type,)*), $value>(
                             request,
                             |($($argument,)*)| handler.$method(request, $($argument),*),
                         );
                     }
                 )*
-                $crate::InPlaceAnswer::refused($crate::client::Status::Unimplemented)
+                $crate::typed::InPlaceAnswer::refused($crate::typed::client::Status::Unimplemented)
             }
         }
 
@@ -132,10 +132,10 @@ macro_rules! service {
                 /// The error for the caller.
                 fn $method(
                     &self,
-                    request: $crate::client::RequestContext,
+                    request: $crate::typed::client::RequestContext,
                     $($argument: $type),*
                 ) -> impl ::core::future::Future<
-                    Output = ::core::result::Result<$value, $crate::Failure>,
+                    Output = ::core::result::Result<$value, $crate::typed::Failure>,
                 >
                 where
                     Self: Sized;
@@ -145,17 +145,17 @@ macro_rules! service {
         impl dyn $service {
             /// Answers a request. The future of a cancelled call is dropped.
             #[allow(dead_code, reason = "a program serves as it needs")]
-            $vis async fn dispatch(handler: &impl $service, request: $crate::client::Request) {
+            $vis async fn dispatch(handler: &impl $service, request: $crate::typed::client::Request) {
                 $(
-                    if request.method() == $crate::client::name::method_number(stringify!($method)) {
-                        return $crate::glue::answer_async::<$codec, ($($type,)*), $value, _>(
+                    if request.method() == $crate::typed::client::name::method_number(stringify!($method)) {
+                        return $crate::typed::glue::answer_async::<$codec, ($($type,)*), $value, _>(
                             request,
                             |context, ($($argument,)*)| handler.$method(context, $($argument),*),
                         )
                         .await;
                     }
                 )*
-                request.reply($crate::client::Status::Unimplemented, ::std::vec::Vec::new());
+                request.reply($crate::typed::client::Status::Unimplemented, ::std::vec::Vec::new());
             }
         }
 
@@ -173,7 +173,7 @@ macro_rules! service {
     ) => {
         $crate::service! {
             $(#[$doc])*
-            $vis lending trait $service($name), client $client, codec $crate::Postcard {
+            $vis lending trait $service($name), client $client, codec $crate::typed::Postcard {
                 $($methods)*
             }
         }
@@ -197,9 +197,9 @@ macro_rules! service {
                 /// The error for the caller.
                 fn $method(
                     &mut self,
-                    lent: &mut $crate::Lent<'_>,
+                    lent: &mut $crate::typed::Lent<'_>,
                     $($argument: $type),*
-                ) -> ::core::result::Result<$value, $crate::Failure>;
+                ) -> ::core::result::Result<$value, $crate::typed::Failure>;
             )*
         }
 
@@ -218,12 +218,12 @@ macro_rules! service {
             #[allow(dead_code, reason = "a program may only call")]
             $vis fn offer(
                 socket: &::std::path::Path,
-                config: $crate::client::ClientConfig,
+                config: $crate::typed::client::ClientConfig,
             ) -> ::core::result::Result<
-                $crate::client::bulk::BulkProvider,
-                $crate::client::ProvideError,
+                $crate::typed::client::bulk::BulkProvider,
+                $crate::typed::client::ProvideError,
             > {
-                $crate::glue::offer_lending(socket, $name, config)
+                $crate::typed::glue::offer_lending(socket, $name, config)
             }
 
             /// Answers a call.
@@ -234,17 +234,17 @@ macro_rules! service {
             #[allow(dead_code, reason = "a program may only call")]
             $vis fn answer(
                 handler: &mut impl $service,
-                provider: &mut $crate::client::bulk::BulkProvider,
-                work: $crate::client::bulk::BulkRequest,
-            ) -> ::core::result::Result<(), $crate::client::CallError> {
+                provider: &mut $crate::typed::client::bulk::BulkProvider,
+                work: $crate::typed::client::bulk::BulkRequest,
+            ) -> ::core::result::Result<(), $crate::typed::client::CallError> {
                 $(
-                    if work.method == $crate::client::name::method_number(stringify!($method)) {
-                        const METHOD: $crate::glue::Method = $crate::glue::Method::new(
+                    if work.method == $crate::typed::client::name::method_number(stringify!($method)) {
+                        const METHOD: $crate::typed::glue::Method = $crate::typed::glue::Method::new(
                             stringify!($method),
                             concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
                         );
                         let (status, body) =
-                            $crate::glue::answer_lending::<$codec, ($($type,)*), $value>(
+                            $crate::typed::glue::answer_lending::<$codec, ($($type,)*), $value>(
                                 &METHOD,
                                 provider,
                                 &work,
@@ -253,19 +253,19 @@ macro_rules! service {
                         return provider.answer(work, status, &body);
                     }
                 )*
-                provider.answer(work, $crate::client::Status::Unimplemented, &[])
+                provider.answer(work, $crate::typed::client::Status::Unimplemented, &[])
             }
         }
 
         /// Calls the service, one call at a time, each with slices of memory that the service may use until it answers.
         #[derive(Debug)]
-        $vis struct $client($crate::glue::LendingCaller);
+        $vis struct $client($crate::typed::glue::LendingCaller);
 
         #[allow(dead_code, reason = "a program calls what it needs")]
         impl $client {
             /// Calls the service on `rank`.
-            $vis fn new(client: $crate::client::Client, rank: u32) -> Self {
-                Self($crate::glue::LendingCaller::new(client, rank, $name))
+            $vis fn new(client: $crate::typed::client::Client, rank: u32) -> Self {
+                Self($crate::typed::glue::LendingCaller::new(client, rank, $name))
             }
 
             /// Gives the next call a deadline of its own.
@@ -275,12 +275,12 @@ macro_rules! service {
             }
 
             /// The client, which makes the regions that calls lend.
-            $vis fn client(&mut self) -> &mut $crate::client::Client {
+            $vis fn client(&mut self) -> &mut $crate::typed::client::Client {
                 self.0.client()
             }
 
             /// The client, for other services.
-            $vis fn into_client(self) -> $crate::client::Client {
+            $vis fn into_client(self) -> $crate::typed::client::Client {
                 self.0.into_client()
             }
 
@@ -292,10 +292,10 @@ macro_rules! service {
                 #[doc = "`TypedError`."]
                 $vis fn $method(
                     &mut self,
-                    slices: &[$crate::client::bulk::Slice<'_>],
+                    slices: &[$crate::typed::client::bulk::Slice<'_>],
                     $($argument: $type),*
-                ) -> ::core::result::Result<$value, $crate::TypedError> {
-                    const METHOD: $crate::glue::Method = $crate::glue::Method::new(
+                ) -> ::core::result::Result<$value, $crate::typed::TypedError> {
+                    const METHOD: $crate::typed::glue::Method = $crate::typed::glue::Method::new(
                         stringify!($method),
                         concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
                     );
@@ -318,8 +318,8 @@ macro_rules! service {
             /// Name of the service.
             $vis const NAME: &'static str = $name;
 
-            const METHODS: &'static [$crate::glue::Method] = &[$(
-                $crate::glue::Method::new(
+            const METHODS: &'static [$crate::typed::glue::Method] = &[$(
+                $crate::typed::glue::Method::new(
                     stringify!($method),
                     concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
                 )
@@ -327,7 +327,7 @@ macro_rules! service {
         }
 
         const _: () = assert!(
-            $crate::glue::are_distinct(<dyn $service>::METHODS),
+            $crate::typed::glue::are_distinct(<dyn $service>::METHODS),
             "two methods' names share a number: rename one",
         );
     };
@@ -347,20 +347,20 @@ macro_rules! service {
 
         impl dyn $service {
             /// The offer of a provider.
-            $vis fn offer() -> $crate::client::Offer {
-                $crate::glue::offer($name, Self::METHODS)
+            $vis fn offer() -> $crate::typed::client::Offer {
+                $crate::typed::glue::offer($name, Self::METHODS)
             }
         }
 
         /// Calls the service, one call at a time.
         #[derive(Debug)]
-        $vis struct $client($crate::glue::Caller);
+        $vis struct $client($crate::typed::glue::Caller);
 
         #[allow(dead_code, reason = "a program calls what it needs")]
         impl $client {
             /// Calls the service on `rank`.
-            $vis fn new(client: $crate::client::Client, rank: u32) -> Self {
-                Self($crate::glue::Caller::new(client, rank, $name))
+            $vis fn new(client: $crate::typed::client::Client, rank: u32) -> Self {
+                Self($crate::typed::glue::Caller::new(client, rank, $name))
             }
 
             /// Gives the next call a deadline of its own.
@@ -370,7 +370,7 @@ macro_rules! service {
             }
 
             /// The client, for other services.
-            $vis fn into_client(self) -> $crate::client::Client {
+            $vis fn into_client(self) -> $crate::typed::client::Client {
                 self.0.into_client()
             }
 
@@ -383,9 +383,9 @@ macro_rules! service {
                 $vis fn $method(
                     &mut self,
                     $($argument: $type),*
-                ) -> ::core::result::Result<$value, $crate::TypedError> {
-                    const METHOD: $crate::glue::Method =
-                        $crate::glue::Method::new(stringify!($method), "");
+                ) -> ::core::result::Result<$value, $crate::typed::TypedError> {
+                    const METHOD: $crate::typed::glue::Method =
+                        $crate::typed::glue::Method::new(stringify!($method), "");
                     self.0.call::<$codec, ($($type,)*), $value>(
                         <dyn $service>::METHODS,
                         &METHOD,
@@ -397,10 +397,10 @@ macro_rules! service {
 
         /// Calls the service; each call is a future.
         #[derive(Clone, Debug)]
-        $vis struct $futures<C = $crate::client::FutureClient>($crate::glue::FutureCaller<C>);
+        $vis struct $futures<C = $crate::typed::client::FutureClient>($crate::typed::glue::FutureCaller<C>);
 
         #[allow(dead_code, reason = "a program calls what it needs")]
-        impl<C: $crate::FutureCalls> $futures<C> {
+        impl<C: $crate::typed::FutureCalls> $futures<C> {
             /// Calls the service on `rank`, after a look whether it means the same types.
             ///
             /// # Errors
@@ -409,8 +409,8 @@ macro_rules! service {
             $vis async fn new(
                 client: C,
                 rank: u32,
-            ) -> ::core::result::Result<Self, $crate::TypedError> {
-                let caller = $crate::glue::FutureCaller::new(client, rank, $name);
+            ) -> ::core::result::Result<Self, $crate::typed::TypedError> {
+                let caller = $crate::typed::glue::FutureCaller::new(client, rank, $name);
                 caller.check(<dyn $service>::METHODS).await?;
                 Ok(Self(caller))
             }
@@ -430,10 +430,10 @@ macro_rules! service {
                     &self,
                     $($argument: $type),*
                 ) -> impl ::core::future::Future<
-                    Output = ::core::result::Result<$value, $crate::TypedError>,
+                    Output = ::core::result::Result<$value, $crate::typed::TypedError>,
                 > + use<C> {
-                    const METHOD: $crate::glue::Method =
-                        $crate::glue::Method::new(stringify!($method), "");
+                    const METHOD: $crate::typed::glue::Method =
+                        $crate::typed::glue::Method::new(stringify!($method), "");
                     self.0.call::<$codec, ($($type,)*), $value>(&METHOD, &($($argument,)*))
                 }
             )*

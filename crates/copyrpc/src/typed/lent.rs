@@ -8,7 +8,7 @@ use client::{
     name,
 };
 
-use crate::{Decode, Encode, Failure, TypedError, method::Method};
+use crate::typed::{Decode, Encode, Failure, TypedError, method::Method};
 
 /// The answer to a call whose caller means other types.
 const MISMATCH: &[u8] = b"the service means other types by this method";

@@ -31,7 +31,7 @@ pub trait Encode<T> {
     /// # Errors
     ///
     /// [`CodecError`]. Then nothing of it is sent: the call that was to carry the value fails with
-    /// [`TypedError::Encode`](crate::TypedError::Encode), and an answer becomes
+    /// [`TypedError::Encode`](crate::typed::TypedError::Encode), and an answer becomes
     /// [`Status::Internal`](client::Status::Internal).
     fn fill(value: &T, into: &mut Filler<'_>) -> Result<(), CodecError> {
         let mut bytes = Vec::new();
@@ -67,11 +67,9 @@ pub trait Decode<T> {
 }
 
 /// `postcard`: compact, and the same on every machine. It writes byte by byte, and so to private memory first.
-#[cfg(feature = "postcard")]
 #[derive(Clone, Copy, Debug)]
 pub struct Postcard;
 
-#[cfg(feature = "postcard")]
 impl<T: serde::Serialize> Encode<T> for Postcard {
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), CodecError> {
         let buffer = std::mem::take(into);
@@ -80,7 +78,6 @@ impl<T: serde::Serialize> Encode<T> for Postcard {
     }
 }
 
-#[cfg(feature = "postcard")]
 impl<T: serde::de::DeserializeOwned> Decode<T> for Postcard {
     fn decode(bytes: &[u8]) -> Result<T, CodecError> {
         match postcard::take_from_bytes(bytes).map_err(of_postcard)? {
@@ -90,7 +87,6 @@ impl<T: serde::de::DeserializeOwned> Decode<T> for Postcard {
     }
 }
 
-#[cfg(feature = "postcard")]
 fn of_postcard(error: postcard::Error) -> CodecError {
     CodecError(error.to_string().into())
 }

@@ -1,7 +1,7 @@
 //! Services as traits: one definition makes a trait to implement, a client, and a client of futures.
 //!
 //! ```
-//! use copyrpc_typed::{Failure, service};
+//! use copyrpc::typed::{Failure, service};
 //!
 //! service! {
 //!     /// Where files are.
@@ -14,22 +14,22 @@
 //!
 //! struct Files;
 //! impl Metadata for Files {
-//!     fn stat(&self, _: &client::Inbound<'_>, path: String) -> Result<u64, Failure> {
+//!     fn stat(&self, _: &copyrpc::Inbound<'_>, path: String) -> Result<u64, Failure> {
 //!         std::fs::metadata(path).map(|file| file.len()).map_err(Failure::not_found)
 //!     }
-//!     fn rename(&self, _: &client::Inbound<'_>, from: String, to: String) -> Result<bool, Failure> {
+//!     fn rename(&self, _: &copyrpc::Inbound<'_>, from: String, to: String) -> Result<bool, Failure> {
 //!         Ok(from != to)
 //!     }
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> { if false {
-//! let socket = client::Runtime::from_env()?.socket();
-//! let config = client::ClientConfig::default();
-//! let provider = client::Provider::offer(&socket, &<dyn Metadata>::offer(), config)?;
+//! let socket = copyrpc::Runtime::from_env()?.socket();
+//! let config = copyrpc::ClientConfig::default();
+//! let provider = copyrpc::Provider::offer(&socket, &<dyn Metadata>::offer(), config)?;
 //! provider.serve_on(4, |request, answer| <dyn Metadata>::dispatch(&Files, request, answer))?;
 //!
 //! // In another process, of any node:
-//! let client = client::Client::connect(&socket, config)?;
+//! let client = copyrpc::Client::connect(&socket, config)?;
 //! let length = MetadataClient::new(client, 3).stat("/etc/hostname".into())?;
 //! # let _ = length; } Ok(()) }
 //! ```
@@ -38,11 +38,11 @@
 //! their length ([`Encode::len_bytes`]):
 //!
 //! ```no_run
-//! # use copyrpc_typed::{Failure, Raw, service};
+//! # use copyrpc::typed::{Failure, Raw, service};
 //! # service! { trait Store("store"), client StoreClient, futures StoreFutures, codec Raw {
 //! #     fn get(key: Vec<u8>) -> Vec<u8>;
 //! # } }
-//! # fn serve(provider: client::Provider, store: impl Store) -> Result<(), client::ProvideError> {
+//! # fn serve(provider: copyrpc::Provider, store: impl Store) -> Result<(), copyrpc::ProvideError> {
 //! provider.serve_in_place(|request| Some(<dyn Store>::dispatch_in_place(&store, request)))
 //! # }
 //! ```
@@ -54,7 +54,7 @@
 //! The methods of an `async trait` are futures. The future of a cancelled call is dropped at its next await:
 //!
 //! ```no_run
-//! # use copyrpc_typed::{Failure, service};
+//! # use copyrpc::typed::{Failure, service};
 //! service! {
 //!     async trait Clock("clock"), client ClockClient, futures ClockFutures {
 //!         fn now() -> u64;
@@ -63,12 +63,12 @@
 //!
 //! struct Local;
 //! impl Clock for Local {
-//!     async fn now(&self, _: client::RequestContext) -> Result<u64, Failure> {
+//!     async fn now(&self, _: copyrpc::RequestContext) -> Result<u64, Failure> {
 //!         Ok(7)
 //!     }
 //! }
 //!
-//! # fn serve(provider: client::Provider) -> Result<(), client::ProvideError> {
+//! # fn serve(provider: copyrpc::Provider) -> Result<(), copyrpc::ProvideError> {
 //! provider.run_async(|request| <dyn Clock>::dispatch(&Local, request))
 //! # }
 //! ```
@@ -77,7 +77,7 @@
 //! next begin, so the service keeps nothing between two calls. [`pages`] and [`future_pages`] ask for one after the other:
 //!
 //! ```no_run
-//! # use copyrpc_typed::{Page, pages, service};
+//! # use copyrpc::typed::{Page, pages, service};
 //! service! {
 //!     trait Names("names"), client NamesClient, futures NamesFutures {
 //!         /// Names that begin like this, behind `after`.
@@ -85,7 +85,7 @@
 //!     }
 //! }
 //!
-//! # fn print(mut client: NamesClient) -> Result<(), copyrpc_typed::TypedError> {
+//! # fn print(mut client: NamesClient) -> Result<(), copyrpc::typed::TypedError> {
 //! for names in pages(|after| client.list("a".into(), after)) {
 //!     println!("{:?}", names?);
 //! }
@@ -96,8 +96,8 @@
 //! [`BulkProvider`](client::bulk::BulkProvider), and handlers get a [`Lent`]:
 //!
 //! ```no_run
-//! # use copyrpc_typed::{Failure, Lent, service};
-//! use client::bulk::BulkRegion;
+//! # use copyrpc::typed::{Failure, Lent, service};
+//! use copyrpc::bulk::BulkRegion;
 //!
 //! service! {
 //!     lending trait Blocks("blocks"), client BlocksClient {
@@ -114,8 +114,8 @@
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> { if false {
-//! # let socket = client::Runtime::from_env()?.socket();
-//! # let config = client::ClientConfig::default();
+//! # let socket = copyrpc::Runtime::from_env()?.socket();
+//! # let config = copyrpc::ClientConfig::default();
 //! # let second = std::time::Duration::from_secs(1);
 //! let mut provider = <dyn Blocks>::offer(&socket, config)?;
 //! let mut memory = Memory(provider.bulk(1 << 20)?);
@@ -124,7 +124,7 @@
 //! }
 //!
 //! // In another process, of any node:
-//! let mut blocks = BlocksClient::new(client::Client::connect(&socket, config)?, 3);
+//! let mut blocks = BlocksClient::new(copyrpc::Client::connect(&socket, config)?, 3);
 //! let region = blocks.client().bulk(1 << 20)?;
 //! let kept = blocks.keep(&[region.slice(0, 4096)], "first".into())?;
 //! # let _ = kept; } Ok(()) }
@@ -141,8 +141,6 @@
 //! | [`Raw`] | bytes: `fn get(key: Vec<u8>) -> Vec<u8>` |
 //! | one of your own | types with [`Encode`] and [`Decode`] for it |
 
-#![forbid(unsafe_code)]
-
 mod calls;
 mod codec;
 mod failure;
@@ -156,12 +154,12 @@ pub use calls::FutureCalls;
 pub use client;
 #[cfg(feature = "json")]
 pub use codec::Json;
-#[cfg(feature = "postcard")]
-pub use codec::Postcard;
-pub use codec::{CodecError, Decode, Encode, Raw};
+pub use codec::{CodecError, Decode, Encode, Postcard, Raw};
 pub use failure::{Failure, TypedError};
 pub use lent::Lent;
 pub use page::{FuturePages, Page, Pages, future_pages, pages};
+
+pub use crate::service;
 
 /// The answer of a service's `dispatch_in_place`, for [`Provider::serve_in_place`](client::Provider::serve_in_place).
 pub type InPlaceAnswer = client::InPlace<Box<dyn FnOnce(&mut client::Filler<'_>)>>;
