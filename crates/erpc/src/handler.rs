@@ -1,7 +1,7 @@
 //! Callbacks of a program: requests, responses, beginnings and ends of sessions.
 
+use ids::slots::Key;
 use proto::{Status, erpc::server::RequestId};
-use slots::Key;
 use verbs::Nic;
 
 use crate::{CloseReason, Endpoint, SessionId};

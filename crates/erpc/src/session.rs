@@ -2,12 +2,12 @@
 
 use std::{collections::VecDeque, net::SocketAddr};
 
+use ids::slots::Key;
 use proto::erpc::{
     Client, Geometry, Server, WINDOW,
     congestion::{Pacer, Timely},
     management::{self, SESSION_NONE, SessionEnd},
 };
-use slots::Key;
 use verbs::{AddressVector, Destination, Gid, GidRoute, Lid, PortRoute, QKey, Qpn};
 
 use crate::ConnectOptions;
@@ -250,7 +250,7 @@ mod tests {
     fn numbers_name_their_slot_and_are_seldom_used_again() {
         for sessions_max in [1, 100, 1024, 8192] {
             let numbers = Numbers::new(sessions_max);
-            let mut table = slots::SlotTable::bounded(u32::from(sessions_max));
+            let mut table = ids::slots::SlotTable::bounded(u32::from(sessions_max));
             let mut keys: Vec<_> = (0..sessions_max).map(|_| table.insert(()).unwrap()).collect();
             let last = keys.pop().unwrap();
             let all: std::collections::BTreeSet<_> =

@@ -6,7 +6,7 @@ use crate::workspace::{Dependency, Member};
 
 /// The crates from the bottom row up, each row from left to right.
 const ROWS: [&[&str]; 5] = [
-    &["ids", "wire", "slots", "config", "memory", "os", "verbs", "conformance", "proto"],
+    &["ids", "wire", "config", "memory", "os", "verbs", "conformance", "proto"],
     &["mlx5", "ibverbs", "ucp", "softnic", "tcp", "inproc", "ipc"],
     &["nics", "rpc", "erpc", "scalerpc", "protocols", "client", "bootstrap", "daemon"],
     &["measure", "bench", "kv", "sim"],

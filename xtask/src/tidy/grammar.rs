@@ -11,7 +11,7 @@ use super::{Finding, sizes::tests_line, source::RustFile, tree::Tree};
 const UNJUDGED: [&str; 1] = ["docs/simulation.md"];
 
 /// Folders of crates whose comments are judged.
-pub(super) const CRATES: [&str; 20] = [
+pub(super) const CRATES: [&str; 19] = [
     "crates/command",
     "crates/config",
     "lab/conformance",
@@ -25,7 +25,6 @@ pub(super) const CRATES: [&str; 20] = [
     "crates/proto",
     "lab/protocols",
     "crates/scalerpc",
-    "crates/slots",
     "crates/tcp",
     "crates/copyrpc/src/typed",
     "crates/verbs",

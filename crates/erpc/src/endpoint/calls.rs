@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
+use ids::slots::Key;
 use proto::{Status, erpc::client};
-use slots::Key;
 use verbs::Nic;
 
 use super::{Endpoint, Pending, ns};

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use ids::slots::Key;
 use proto::erpc::management::{Management, Operation, SESSION_NONE, SessionEnd};
-use slots::Key;
 use verbs::Nic;
 
 use super::{Endpoint, ns};

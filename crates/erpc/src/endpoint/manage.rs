@@ -6,6 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use ids::slots::Key;
 use proto::{
     Status,
     erpc::{
@@ -15,7 +16,6 @@ use proto::{
         management::{self, HostName, Management, Operation, Refusal, SESSION_NONE},
     },
 };
-use slots::Key;
 use verbs::{Nic, PortRoute};
 
 use super::{Endpoint, ns};

@@ -15,8 +15,8 @@ use std::{
     rc::Rc,
 };
 
+use ids::slots::{Key, SlotTable};
 use proto::erpc::{Geometry, congestion::Carousel};
-use slots::{Key, SlotTable};
 use verbs::Nic;
 
 use crate::{

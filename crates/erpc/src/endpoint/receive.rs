@@ -1,5 +1,6 @@
 //! Packets that arrived.
 
+use ids::slots::Key;
 use proto::{
     Status,
     erpc::{
@@ -8,7 +9,6 @@ use proto::{
         server::{Received as Asked, RequestId},
     },
 };
-use slots::Key;
 use verbs::Nic;
 
 use super::Endpoint;

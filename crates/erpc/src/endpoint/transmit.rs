@@ -1,7 +1,7 @@
 //! Packets to be sent.
 
+use ids::slots::Key;
 use proto::erpc::{CREDITS, HEADER_BYTES_MAX, Header, PacketKind, Span, WINDOW};
-use slots::Key;
 use verbs::Nic;
 
 use super::Endpoint;

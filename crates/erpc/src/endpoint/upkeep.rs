@@ -1,7 +1,7 @@
 //! Work by time: deadlines, packets that are sent again, peers that are silent.
 
+use ids::slots::Key;
 use proto::erpc::management::Operation;
-use slots::Key;
 use verbs::{AsyncEvent, Nic};
 
 use super::{Endpoint, ns};

@@ -4,7 +4,7 @@
 //! invented key finds nothing, also when the slot holds another value by then.
 //!
 //! ```
-//! use copyrpc_slots::{Key, SlotTable};
+//! use copyrpc_ids::slots::{Key, SlotTable};
 //!
 //! let mut calls = SlotTable::bounded(1);
 //! let key = calls.insert("first").unwrap();
@@ -19,11 +19,6 @@
 //! `slotmap` 1.1 takes as many instructions for a look-up, a removal and an insertion (82 where this takes
 //! 79 with one word of value; 112 and 124 with twelve), but has no bound and no look-up by slot index,
 //! which the bits that name slots need, and is made of `unsafe` code.
-
-#![no_std]
-#![forbid(unsafe_code)]
-
-extern crate alloc;
 
 use alloc::vec::Vec;
 use core::{iter, num::NonZeroU32};
