@@ -8,7 +8,7 @@ use crate::workspace::{Dependency, Member};
 const ROWS: [&[&str]; 5] = [
     &["ids", "wire", "config", "memory", "os", "verbs", "conformance", "proto"],
     &["mlx5", "ibverbs", "ucp", "softnic", "tcp", "inproc", "ipc"],
-    &["nics", "rpc", "erpc", "scalerpc", "protocols", "client", "bootstrap", "daemon"],
+    &["nics", "rpc", "protocols", "client", "bootstrap", "daemon"],
     &["measure", "bench", "kv", "sim"],
     &["copyrpc", "command", "uverbs", "preload", "cli", "capi", "clients", "lab"],
 ];

@@ -11,20 +11,18 @@ use super::{Finding, sizes::tests_line, source::RustFile, tree::Tree};
 const UNJUDGED: [&str; 1] = ["docs/simulation.md"];
 
 /// Folders of crates whose comments are judged.
-pub(super) const CRATES: [&str; 19] = [
+pub(super) const CRATES: [&str; 17] = [
     "crates/command",
     "crates/config",
     "lab/conformance",
     "crates/os/src/dylib.rs",
-    "crates/erpc",
     "crates/ids",
     "crates/inproc",
     "lab/measure",
     "crates/nics",
     "crates/bootstrap/src/pmix",
     "crates/proto",
-    "lab/protocols",
-    "crates/scalerpc",
+    "crates/protocols",
     "crates/tcp",
     "crates/copyrpc/src/typed",
     "crates/verbs",
