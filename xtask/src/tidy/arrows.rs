@@ -9,8 +9,8 @@ const ROWS: [&[&str]; 5] = [
     &["ids", "wire", "config", "memory", "os", "verbs", "conformance", "proto"],
     &["mlx5", "ibverbs", "ucp", "softnic", "tcp", "inproc", "ipc"],
     &["nics", "rpc", "protocols", "client", "bootstrap", "daemon"],
-    &["measure", "bench", "kv", "sim"],
-    &["copyrpc", "command", "uverbs", "preload", "cli", "capi", "clients", "lab"],
+    &["measure", "kv", "sim"],
+    &["copyrpc", "command", "uverbs", "preload", "cli", "capi", "bench", "lab"],
 ];
 
 /// The folder of the laboratory: crates that no service links, and no installed command.

@@ -2,7 +2,7 @@
 
 use std::{env, process, time::Duration};
 
-use clients::{Clients, ClientsError};
+use copyrpc_bench::clients::{self, Clients, ClientsError};
 use measure::schedule::{Experiment as _, interleave};
 
 const CLIENT: &str = "client";

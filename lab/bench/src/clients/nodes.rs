@@ -15,7 +15,7 @@ use copyrpc::{
     nic::Selection,
 };
 
-use crate::registers::{Registers, RegistersClient, Stored};
+use crate::clients::registers::{Registers, RegistersClient, Stored};
 
 /// Number of nodes.
 const NODES: u32 = 2;

@@ -13,7 +13,7 @@ use copyrpc::{
     typed::TypedError,
 };
 
-use crate::{
+use crate::clients::{
     Form,
     registers::{Plan, Planned, RegistersClient, is_right},
 };

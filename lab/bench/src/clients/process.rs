@@ -14,7 +14,7 @@ use std::{
 use os::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{ClientsError, Form};
+use crate::clients::{ClientsError, Form};
 
 /// Longest wait for the end of a sample.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/programs");
 /// Programs of clients, as far as this machine can run them.
 #[derive(Debug)]
 pub(crate) struct Programs {
-    /// This program, with the words that lead it to [`run`](crate::run).
+    /// This program, with the words that lead it to [`run`](crate::clients::run).
     this: Vec<OsString>,
     /// A client in C, or why there is none.
     c: Result<PathBuf, String>,
