@@ -7,7 +7,7 @@ use crate::workspace::{Dependency, Member};
 /// The crates from the bottom row up, each row from left to right.
 const ROWS: [&[&str]; 5] = [
     &["ids", "wire", "config", "memory", "os", "verbs", "conformance", "proto"],
-    &["mlx5", "ibverbs", "ucp", "softnic", "tcp", "inproc", "ipc"],
+    &["mlx5", "ibverbs", "softnic", "tcp", "inproc", "ipc"],
     &["nics", "rpc", "protocols", "client", "bootstrap", "daemon"],
     &["measure", "kv", "sim"],
     &["copyrpc", "command", "uverbs", "preload", "cli", "capi", "bench", "lab"],

@@ -26,7 +26,7 @@ pub(super) const CRATES: [&str; 17] = [
     "crates/tcp",
     "crates/copyrpc/src/typed",
     "crates/verbs",
-    "lab/ucp",
+    "lab/kv/src/ucp",
     "crates/wire",
     "xtask",
 ];

@@ -54,7 +54,7 @@ const PLACES: [(&str, Kind); 14] = [
     ("crates/protocols", Kind::Protocols),
     ("crates/proto/src/erpc", Kind::Protocols),
     ("crates/proto/src/scalerpc", Kind::Protocols),
-    ("lab/ucp", Kind::Rivals),
+    ("lab/kv/src/ucp", Kind::Rivals),
     ("lab/kv/src/backend/ucx_am", Kind::Rivals),
     ("lab/kv/src/backend/protocol", Kind::Rivals),
     ("lab/sim", Kind::Simulator),

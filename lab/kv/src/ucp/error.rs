@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use core::fmt;
 
-use crate::{
+use crate::ucp::{
     abi::{OK, RawStatus},
     api::{Api, LibraryError},
 };
@@ -78,7 +78,7 @@ pub(crate) fn check(what: &str, status: RawStatus) -> Result<(), UcxError> {
 /// Why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// [`crate::Config::sends_max`] sends are not complete. Poll, then try again.
+    /// [`crate::ucp::Config::sends_max`] sends are not complete. Poll, then try again.
     #[error("no room for another message; poll first")]
     Full,
     /// The endpoint has failed, or is of another worker.
@@ -89,7 +89,7 @@ pub enum SendError {
     TooLarge {
         /// Of the message.
         len_bytes: usize,
-        /// [`crate::Config::message_bytes_max`].
+        /// [`crate::ucp::Config::message_bytes_max`].
         max_bytes: usize,
     },
     /// The library refused it.

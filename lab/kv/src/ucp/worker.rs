@@ -19,7 +19,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{
+use crate::ucp::{
     abi::{
         AM_HANDLER_FIELDS, AM_SEND_REPLY, AmHandlerParam, BUSY, CLOSE_FORCE, ERR_MODE_NONE,
         ERR_MODE_PEER, EndpointParams, OK, OP_FIELDS, RawStatus, RawWorker, RequestCallback,

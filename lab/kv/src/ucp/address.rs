@@ -38,7 +38,7 @@ const SHOWN_MAX: usize = 32;
 
 impl UcxAddress {
     pub(crate) fn new(bytes: &[u8]) -> Self {
-        Self { version: crate::version().unwrap_or_default(), bytes: bytes.into() }
+        Self { version: crate::ucp::version().unwrap_or_default(), bytes: bytes.into() }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -71,7 +71,7 @@ impl FromStr for UcxAddress {
     fn from_str(text: &str) -> Result<Self, BadAddress> {
         let bad = || BadAddress::Text(text.chars().take(SHOWN_MAX).collect());
         let address = Self::parse(text).ok_or_else(bad)?;
-        match crate::version() {
+        match crate::ucp::version() {
             Ok(ours) if ours != address.version => {
                 Err(BadAddress::Version { theirs: address.version, ours })
             }
@@ -103,7 +103,7 @@ mod tests {
         let text = address.to_string();
         assert_eq!(text.parse(), Ok(address.clone()));
         let other = UcxAddress { version: "0.0.0".to_owned(), ..address };
-        if let Ok(ours) = crate::version() {
+        if let Ok(ours) = crate::ucp::version() {
             let theirs = "0.0.0".to_owned();
             assert_eq!(
                 other.to_string().parse::<UcxAddress>(),

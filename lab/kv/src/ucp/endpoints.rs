@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ptr::NonNull};
 
-use crate::abi::RawEndpoint;
+use crate::ucp::abi::RawEndpoint;
 
 /// An endpoint of a worker: a way to one peer. Numbers are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -23,6 +23,8 @@
 //!
 //! Sources: UCX 1.13.1 `ucp/api/ucp.h`, `ucp/api/ucp_def.h`, `ucs/type/status.h`.
 
+#![expect(unsafe_code, reason = "each call of the library")]
+
 mod abi;
 mod address;
 mod api;

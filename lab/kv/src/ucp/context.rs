@@ -6,7 +6,7 @@ use core::{
 };
 use std::{ffi::CString, sync::Arc, time::Duration};
 
-use crate::{
+use crate::ucp::{
     abi::{
         API_VERSION, Params, RawConfig, RawContext, feature,
         params_field::{FEATURES, MT_WORKERS_SHARED},
@@ -20,9 +20,9 @@ use crate::{
 pub struct Config {
     /// Settings by their names without `UCX_`, such as (`TLS`, `sm,self`).
     pub settings: Vec<(&'static str, String)>,
-    /// Whether [`crate::UcxWorker::wait`] sleeps until UCX wakes it; else it sleeps for a short time.
+    /// Whether [`crate::ucp::UcxWorker::wait`] sleeps until UCX wakes it; else it sleeps for a short time.
     pub wakeup: bool,
-    /// Whether the loss of a peer is reported: [`crate::Event::Closed`]. UCX then leaves out transports without that.
+    /// Whether the loss of a peer is reported: [`crate::ucp::Event::Closed`]. UCX then leaves out transports without that.
     pub peer_failures: bool,
     /// The longest message that is sent or received.
     pub message_bytes_max: usize,

@@ -5,7 +5,7 @@
 
 use core::{cell::Cell, ffi::c_void, fmt, ops::Range, slice};
 
-use crate::abi::{AmRecvParam, IN_PROGRESS, OK, RawEndpoint, RawStatus, am_recv_attr};
+use crate::ucp::abi::{AmRecvParam, IN_PROGRESS, OK, RawEndpoint, RawStatus, am_recv_attr};
 
 /// Bytes of a header, if a message has one.
 pub(crate) const HEADER_BYTES: usize = 8;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ucp::{Config, Event, SendError, UcxAddress, UcxContext, UcxEndpoint, UcxWorker};
+use kv::ucp::{Config, Event, SendError, UcxAddress, UcxContext, UcxEndpoint, UcxWorker};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Set for the process that is killed.
@@ -16,7 +16,7 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// Whether UCX is there; a test that lacks it says so.
 fn has_ucx() -> bool {
-    let Err(error) = ucp::version() else { return true };
+    let Err(error) = kv::ucp::version() else { return true };
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
     assert!(!is_ci, "{error}");
     eprintln!("skipped: libucp.so.0, which is in libucx0: {error}");

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use os::dylib::DylibError;
 
-use crate::{
+use crate::ucp::{
     abi::{
         AmHandlerParam, EndpointParams, Params, RawAddress, RawConfig, RawContext, RawEndpoint,
         RawStatus, RawWorker, RequestParam, WorkerParams,
