@@ -19,7 +19,7 @@
 //! timeout and never costs more than [`rendezvous::PENDING_MAX`] fixed buffers. Nothing is encrypted: the
 //! secret keeps strangers and other jobs out, not eavesdroppers.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod entropy;
 mod error;
@@ -30,6 +30,7 @@ pub mod frame;
 pub mod launcher;
 pub mod meeting;
 pub mod pmi;
+pub mod pmix;
 #[doc(hidden)]
 pub mod rendezvous;
 pub mod route;

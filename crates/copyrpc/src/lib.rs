@@ -109,5 +109,4 @@ pub use nics as nic;
 #[cfg(feature = "rpc")]
 pub mod rpc;
 #[cfg(feature = "typed")]
-#[doc(inline)]
-pub use typed;
+pub mod typed;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slots::Key;
+use ids::slots::Key;
 
 use crate::client_port::ClientTag;
 
@@ -203,7 +203,7 @@ impl Wheel {
 
 #[cfg(test)]
 mod tests {
-    use slots::SlotTable;
+    use ids::slots::SlotTable;
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ids::slots::Key;
 use rpc::Status;
-use slots::Key;
 
 use crate::{
     admission::Admission,

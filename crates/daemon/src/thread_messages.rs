@@ -1,9 +1,9 @@
 //! The messages of a daemon's threads to each other.
 
 use client::message::CallerHead;
+use ids::slots::Key;
 use inproc::Token;
 use rpc::Status;
-use slots::Key;
 
 use crate::{
     client_port::{ClientTag, Outgoing},

@@ -22,6 +22,7 @@
 
 use std::collections::BTreeMap;
 
+use ids::slots::Key;
 use inproc::{
     Token,
     flux::{self, Event},
@@ -30,7 +31,6 @@ use inproc::{
 use memory::sync::{Arc, AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use os::event::{EventError, EventFd as Wakeup};
 use rpc::Status;
-use slots::Key;
 
 pub(super) use crate::thread_messages::{
     AskedBy, ThreadCall, ThreadEvent, ThreadNotice, ThreadReply, ThreadRequest,

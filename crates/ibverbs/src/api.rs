@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use dylib::DylibError;
+use os::dylib::DylibError;
 
 use crate::{
     abi::{
@@ -13,7 +13,7 @@ use crate::{
     error::OpenError,
 };
 
-dylib::functions! {
+os::dylib::functions! {
     /// The library's functions, by their names.
     pub(crate) struct Api of "libibverbs.so.1" {
         fn ibv_get_device_list(*mut c_int) -> *mut *mut Device;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use dylib::DylibError;
+use os::dylib::DylibError;
 
 /// Why no port of an RDMA device can be opened.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,5 @@
-//! Numbers and keys that name queues, ports and memory to any NIC: each its own type.
+//! Numbers and keys that name queues, ports and memory to any NIC: each its own type. [`slots`] has the keys of
+//! values that a program holds.
 //!
 //! A field may be narrower than the integer that carries it (a QPN has 24 bits). [`Qpn::new`] checks the
 //! width; [`Qpn::from_low_bits`] masks a word whose high byte belongs to another field.
@@ -7,6 +8,10 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod slots;
 
 use core::fmt;
 

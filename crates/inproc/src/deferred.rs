@@ -5,8 +5,8 @@
 
 use core::fmt;
 
+use ids::slots::{Key, SlotTable};
 use memory::sync::{Arc, AtomicU64, Ordering};
-use slots::{Key, SlotTable};
 
 use crate::{mpsc::Bell, spsc::Discipline};
 

@@ -6,7 +6,8 @@
 //!
 //! # Architecture invariant
 //!
-//! Nothing here waits without a deadline, or leaves a descriptor that a child would inherit. Only `peercred` is unsafe.
+//! Nothing here waits without a deadline, or leaves a descriptor that a child would inherit. Only `peercred` and `dylib`
+//! are unsafe.
 #![deny(unsafe_code)]
 
 pub mod affinity;
@@ -14,6 +15,8 @@ pub mod cgroup;
 pub mod child;
 pub mod clock;
 pub mod contention;
+#[cfg(feature = "dylib")]
+pub mod dylib;
 pub mod event;
 pub mod fdpass;
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
 //! One peer: its connection, its rings, and how it is reached.
 
+use ids::slots::Key;
 use proto::copyrpc::{CREDIT_BYTES, Connection, Hello, LINE_BYTES, Violation};
-use slots::Key;
 use verbs::{Destination, Lid, MemoryRegion as _, Nic, Psn, RemoteSlice, Sge};
 
 use crate::{early::Early, large::LargeBodies};

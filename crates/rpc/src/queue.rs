@@ -7,7 +7,7 @@ use std::{
     rc::Rc,
 };
 
-use slots::Key;
+use ids::slots::Key;
 use verbs::{
     Completion, ModifyError, Nic, PostRecvError, PostSendError, Qpn, QueuePair as _, SendRequest,
     Transition,

@@ -1,6 +1,6 @@
 //! The numbers that stand in these layouts: those of any NIC, and the user index of mlx5.
 
-pub use ids::*;
+pub use ids::{Cqn, DcKey, Gid, Lid, Lkey, Psn, QKey, Qpn, Rkey, Srqn};
 
 /// Number that a driver chose for a queue, so that a completion leads back to the driver's own table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -15,6 +15,7 @@
 //! threads       what threads of one process hand each other over `inproc`
 //! selected      measurements on the NIC that was selected
 //! long_calls    what a call with long bodies costs: counts on one thread, times on two cores
+//! clients       what users write, in each form and language (a feature)
 //! two_hosts     calls between hosts: a server that echoes, a client that measures
 //! limit, rings  what the same two processes reach with bare memory: the reference of every ratio
 //! process_pair  the two processes: pinned, connected, dying together
@@ -28,6 +29,8 @@
 
 pub mod by_protocol;
 pub mod calls;
+#[cfg(feature = "clients")]
+pub mod clients;
 pub mod dc_plan;
 pub mod dc_reads;
 pub mod delegated;

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use ::clients::Clients;
+use bench::clients::{self as forms, Clients};
 use clap::Args as ClapArgs;
 use measure::{cores::Cores, results::Results, schedule};
 use nics::Selection;
@@ -91,5 +91,5 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
 
 /// A client.
 pub(crate) fn client(arguments: &[String]) -> anyhow::Result<()> {
-    Ok(::clients::run(arguments)?)
+    Ok(forms::run(arguments)?)
 }

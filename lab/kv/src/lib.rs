@@ -8,6 +8,7 @@
 //! drive      one client: queue depth, pace, judgement of every answer, latencies
 //! workload   what is asked for: a function of the seed
 //! backend    how a client calls a shard
+//! ucp        active messages of UCX, by the library of the system; the only unsafe module
 //! store      what a shard holds              codec      bytes of requests, answers and values
 //! history    linearizability, key by key     place      which shard owns a key
 //! measured   what one run found, all its processes together
@@ -20,7 +21,7 @@
 //! the same interval, and a job with a failed process or a wrong answer has no numbers. The workload
 //! names no backend, and no backend knows what it carries.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod backend;
 pub mod codec;
@@ -38,6 +39,7 @@ pub mod rng;
 pub mod series;
 pub mod session;
 pub mod store;
+pub mod ucp;
 mod words;
 pub mod workload;
 pub mod zipf;

@@ -49,14 +49,12 @@ const KINDS: [(Kind, &str); 8] = [
 const LABORATORY: [Kind; 4] = [Kind::Benchmarks, Kind::Rivals, Kind::Simulator, Kind::Rigs];
 
 /// Crates, folders and files that are no product.
-const PLACES: [(&str, Kind); 16] = [
+const PLACES: [(&str, Kind); 14] = [
     ("lab", Kind::Benchmarks),
-    ("crates/erpc", Kind::Protocols),
-    ("crates/scalerpc", Kind::Protocols),
+    ("crates/protocols", Kind::Protocols),
     ("crates/proto/src/erpc", Kind::Protocols),
     ("crates/proto/src/scalerpc", Kind::Protocols),
-    ("lab/protocols", Kind::Rivals),
-    ("lab/ucp", Kind::Rivals),
+    ("lab/kv/src/ucp", Kind::Rivals),
     ("lab/kv/src/backend/ucx_am", Kind::Rivals),
     ("lab/kv/src/backend/protocol", Kind::Rivals),
     ("lab/sim", Kind::Simulator),

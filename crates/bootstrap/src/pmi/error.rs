@@ -14,7 +14,7 @@ pub enum PmiError {
     Stopped,
     /// The PMIx library, or what it told.
     #[error("PMIx: {0}")]
-    Pmix(#[from] pmix::PmixError),
+    Pmix(#[from] crate::pmix::PmixError),
     /// The launcher did not answer, or not all ranks came.
     #[error(
         "{rank_info} waited {waited:?} for {space} to {step}; did the launcher start all ranks? Raise \
@@ -115,7 +115,7 @@ impl PmiError {
     /// Whether the launcher was not spoken to: another way to meet may be taken, as other ranks find the same.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
-        use pmix::PmixError::{Init, Library, Version};
+        use crate::pmix::PmixError::{Init, Library, Version};
         matches!(
             self,
             Self::Pmix(Library(_) | Version { .. } | Init { .. }) | Self::Descriptor { .. }

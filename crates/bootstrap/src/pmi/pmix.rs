@@ -8,10 +8,11 @@ use std::{
     time::Duration,
 };
 
-use pmix::{PmixError, Session};
-
 use super::{PmiError, Wait};
-use crate::RankInfo;
+use crate::{
+    RankInfo,
+    pmix::{PmixError, Session},
+};
 
 const KEY: &CStr = c"copyrpc.meeting";
 

@@ -8,9 +8,9 @@ use client::{
     },
     message::{CallerHead, DAEMON, HERE, PEER_HEAD_BYTES, PeerHead},
 };
+use ids::slots::Key;
 use proto::bulk::{Lending, Slice};
 use rpc::{Call, CallError, PeerId, Status};
-use slots::Key;
 use verbs::Nic;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 

@@ -22,11 +22,11 @@ use client::{
     bulk::message::method,
     message::{DETAIL_BYTES_MAX, origin},
 };
+use ids::slots::{Key, SlotTable};
 use memory::sync::Arc;
 use provider::{Offer, Work};
 use regions::Regions;
 use rpc::{PeerId, Status, Worker};
-use slots::{Key, SlotTable};
 use transfers::Transfer;
 use verbs::Nic;
 

@@ -10,9 +10,9 @@ use client::{
     message::{LENDS_MEMORY, ServiceRecord, ServiceReport},
     name::NAME_BYTES_MAX,
 };
+use ids::slots::Key;
 use proto::bulk::{Borrowing, Extent, Slice};
 use rpc::{PeerId, RemoteRegion, Status, Token};
-use slots::Key;
 use verbs::Nic;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 

@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
+use ids::slots::{Key, SlotTable};
 use memory::sync::Arc;
 use proto::bulk::{Extent, Slice};
 use rpc::{LocalRegion, Status, Worker};
-use slots::{Key, SlotTable};
 use verbs::{MemoryError, Nic};
 
 use crate::{

@@ -1,9 +1,9 @@
 //! Ranges that are moved for providers: by the NIC to and from other nodes, by copies on this one.
 
 use client::bulk::message::{MoveHead, TransferHead, entries};
+use ids::slots::Key;
 use proto::bulk::{Checked, Direction, Plan, Refused};
 use rpc::{Range, Status, TransferError};
-use slots::Key;
 use verbs::Nic;
 use zerocopy::FromBytes as _;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use ids::slots::Key;
 use rpc::{PeerId, RequestId, Status, Worker};
-use slots::Key;
 use verbs::Nic;
 
 use crate::{

@@ -2,8 +2,8 @@
 //! pieces, and queued while nobody asks for one.
 
 use client::message::{ContextHead, HAS_CONTEXT, WorkHead};
+use ids::slots::Key;
 use rpc::{Status, Worker};
-use slots::Key;
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
 

@@ -3,8 +3,8 @@
 
 use client::bulk::message::method as bulk;
 use client::message::{DETAIL_BYTES_MAX, HERE, PeerHead, ServeHead, method, origin};
+use ids::slots::Key;
 use rpc::{Status, Token, Worker};
-use slots::Key;
 use verbs::Nic;
 use zerocopy::FromBytes as _;
 

@@ -3,8 +3,8 @@
 
 use std::mem;
 
+use ids::slots::Key;
 use rpc::{Status, Worker};
-use slots::Key;
 use verbs::Nic;
 
 use crate::{

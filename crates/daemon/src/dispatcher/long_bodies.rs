@@ -26,8 +26,8 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
+use ids::slots::Key;
 use rpc::{ReplyError, Status, Worker};
-use slots::Key;
 use verbs::Nic;
 
 use crate::{

@@ -6,10 +6,10 @@ use client::{
     Filler,
     message::{PEER_HEAD_BYTES, PeerHead},
 };
+use ids::slots::Key;
 use rpc::{
     Account, BodyPiece, Call, CallError, CallId, CloseReason, PeerId, RequestId, Status, Worker,
 };
-use slots::Key;
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
 

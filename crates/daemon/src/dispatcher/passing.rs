@@ -8,8 +8,8 @@ use client::{
     LentBytes,
     message::{CALL_HEAD_BYTES, DAEMON, HERE, SERVE_HEAD_BYTES, ServeHead, method},
 };
+use ids::slots::Key;
 use rpc::Status;
-use slots::Key;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{

@@ -1,8 +1,8 @@
 //! Calls to other nodes and to other threads that were made and have not ended. Each has what it takes of its peer, from
 //! its beginning to its end.
 
+use ids::slots::{Key, SlotTable};
 use rpc::Status;
-use slots::{Key, SlotTable};
 
 use crate::{
     client_port::{ClientPort, Outgoing},

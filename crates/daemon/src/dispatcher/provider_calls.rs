@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, mem};
 
 use client::message::CallerHead;
+use ids::slots::{Key, SlotTable};
 use rpc::{PeerId, RequestId, Token};
-use slots::{Key, SlotTable};
 
 use crate::{
     client_port::ClientPort,

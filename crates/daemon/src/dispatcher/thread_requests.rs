@@ -1,7 +1,7 @@
 //! Requests that threads of the daemon have for each other.
 
+use ids::slots::Key;
 use rpc::{Status, Worker};
-use slots::Key;
 use verbs::Nic;
 
 use crate::{

@@ -3,8 +3,8 @@
 
 use std::mem;
 
+use ids::slots::{Key, SlotTable};
 use rpc::PartialCall;
-use slots::{Key, SlotTable};
 
 use crate::{
     client_port::{ClientPort, ClientTag},

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use std::sync::OnceLock;
 
-use dylib::DylibError;
+use os::dylib::DylibError;
 
 use super::abi::{CqInitAttrEx, DvCqInitAttr, DvObj, DvQpInitAttr, QpInitAttrEx};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     error::OpenError,
 };
 
-dylib::functions! {
+os::dylib::functions! {
     /// The library's functions, by their names.
     pub(super) struct Api of "libmlx5.so.1" {
         fn mlx5dv_is_supported(*mut Device) -> bool;

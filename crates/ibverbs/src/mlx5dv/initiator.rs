@@ -27,14 +27,14 @@ use crate::{
     ah::Pd,
 };
 
-dylib::functions! {
+os::dylib::functions! {
     /// What libibverbs has beside the functions that everybody needs.
     struct Verbs of "libibverbs.so.1" {
         fn ibv_qp_to_qp_ex(*mut abi::Qp) -> *mut QpEx;
     }
 }
 
-dylib::functions! {
+os::dylib::functions! {
     /// What libmlx5 has beside them.
     struct Direct of "libmlx5.so.1" {
         fn mlx5dv_qp_ex_from_ibv_qp_ex(*mut QpEx) -> *mut DvQpEx;

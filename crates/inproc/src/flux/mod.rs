@@ -34,8 +34,8 @@ mod reply;
 
 use core::fmt;
 
+use ids::slots::Key;
 use memory::sync::Arc;
-use slots::Key;
 
 pub use self::{
     node::Node,

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
+use ids::slots::{Key, SlotTable};
 use memory::sync::Arc;
-use slots::{Key, SlotTable};
 
 use super::{Announce, CallError, Event, Mesh, Message, Responder};
 use crate::{

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
+use ids::slots::SlotTable;
 use memory::sync::Arc;
-use slots::SlotTable;
 
 use super::{Answer, Ask, Config, ReplyLanes};
 use crate::{

@@ -16,8 +16,8 @@
 mod client;
 mod server;
 
+use ids::slots::Key;
 use memory::sync::Arc;
-use slots::Key;
 
 pub use self::{
     client::{Client, Connector, Response},

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
+use ids::slots::Key;
 use memory::sync::Arc;
-use slots::Key;
 
 use super::{Answer, Ask, Config, ReplyLanes};
 use crate::{

@@ -76,7 +76,7 @@ impl Slot {
 
 /// A table of calls, and the share of this side's ring that their responses may take.
 ///
-/// It is no `slots::SlotTable`, because the generation of a slot travels as 16 bits (rule C5.1) and wraps
+/// It is no `ids::slots::SlotTable`, because the generation of a slot travels as 16 bits (rule C5.1) and wraps
 /// there, tests begin it anywhere, and a slot that was given up is neither free nor in use.
 #[derive(Debug)]
 pub(crate) struct Calls {

@@ -160,8 +160,8 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
+    use ids::slots::Key;
     use proptest::prelude::*;
-    use slots::Key;
 
     use super::*;
 

@@ -215,7 +215,7 @@ impl<N: Nic> Pool<N> {
 
 #[cfg(test)]
 mod tests {
-    use slots::Key;
+    use ids::slots::Key;
 
     use super::*;
     use crate::Config;

@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
+use ids::slots::Key;
 use proto::{
     Status,
     copyrpc::{CallId, Large, RequestId},
 };
-use slots::Key;
 use verbs::{
     Access, MemoryError, Nic, PostSendError, RemoteSlice, Rkey, SendFlags, SendRequest, Shortage,
 };

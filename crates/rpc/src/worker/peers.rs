@@ -3,8 +3,8 @@
 
 use core::mem;
 
+use ids::slots::SlotTable;
 use proto::copyrpc::{Connection, Counters};
-use slots::SlotTable;
 use verbs::Nic;
 
 use crate::{

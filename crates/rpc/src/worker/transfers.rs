@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
+use ids::slots::{Key, SlotTable};
 use proto::copyrpc::{CallId, RequestId};
-use slots::{Key, SlotTable};
 use verbs::{Nic, Op, Payload, RemoteSlice, Sge};
 
 use super::{BodyStats, in_flight::InFlight, spares::Spares};

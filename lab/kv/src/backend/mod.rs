@@ -74,7 +74,7 @@ impl Kind {
     #[must_use]
     pub fn version(self) -> Option<String> {
         match self {
-            Self::UcxAm => ucp::version().ok().map(|version| format!("UCX {version}")),
+            Self::UcxAm => crate::ucp::version().ok().map(|version| format!("UCX {version}")),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use slots::{Key, SlotTable};
+use ids::slots::{Key, SlotTable};
 
 use super::judge::{Call, JudgedAnswer, Violation};
 use crate::backend::{CallFailure, CallToken};

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use erpc::{
+use protocols::erpc::{
     Call, Config, ConnectOptions, Endpoint, Handler, ManagementPort, Request, SessionId,
     SessionState, Status,
 };
@@ -307,10 +307,10 @@ pub enum DatagramError {
     Nic(#[from] softnic::OpenError),
     /// Of an endpoint.
     #[error(transparent)]
-    Endpoint(#[from] erpc::OpenError),
+    Endpoint(#[from] protocols::erpc::OpenError),
     /// Of a session.
     #[error(transparent)]
-    Session(#[from] erpc::ConnectError),
+    Session(#[from] protocols::erpc::ConnectError),
 }
 
 struct Datagrams {

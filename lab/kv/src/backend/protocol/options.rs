@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use proto::{erpc::congestion::TimelyConfig, scalerpc::HEADER_BYTES};
-use protocols::{Config, Protocol};
+use protocols::{Config, Protocol, erpc, scalerpc};
 
 use super::super::{
     JobSetup, Switch, SwitchRange, Switches,

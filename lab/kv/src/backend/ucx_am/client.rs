@@ -2,7 +2,6 @@
 
 use os::clock;
 use protocols::Status;
-use ucp::{SendError, UcxEndpoint, UcxWorker};
 
 use super::{address_of, counters, sleep};
 use crate::{
@@ -11,6 +10,7 @@ use crate::{
         found::Found,
     },
     place::Shard,
+    ucp::{self, SendError, UcxEndpoint, UcxError, UcxWorker},
 };
 
 /// A worker with an endpoint per shard.
@@ -30,7 +30,7 @@ pub struct UcxClient {
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error("shard {shard}: {cause}")]
-    Unreachable { shard: usize, cause: ucp::UcxError },
+    Unreachable { shard: usize, cause: UcxError },
     #[error("shard {shard}: {cause}")]
     Ping { shard: usize, cause: SendError },
     #[error("the connection ended: {0}")]

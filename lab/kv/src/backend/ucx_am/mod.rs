@@ -17,7 +17,7 @@
 //!   and the job notices a dead process; with `tcp` and `rc_mlx5` the mode is `peer`, and clients learn of a lost
 //!   daemon.
 //! - A daemon's turn makes progress until nothing is found, up to 256 requests.
-//! - libucs takes over SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGHUP when it is opened; crate `ucp` restores them. It
+//! - libucs takes over SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGHUP when it is opened; module `ucp` restores them. It
 //!   writes warnings to standard output unless `UCX_LOG_FILE` names another place.
 
 mod client;
@@ -27,10 +27,12 @@ mod server;
 use std::time::Duration;
 
 use os::clock;
-use ucp::{UcxAddress, UcxContext, UcxWorker};
 
 use super::{Backend, BackendError, Contact, Counters, JobSetup, Service};
-use crate::place::{ClientId, Shard};
+use crate::{
+    place::{ClientId, Shard},
+    ucp::{self, UcxAddress, UcxContext, UcxWorker},
+};
 
 pub use client::UcxClient;
 pub use server::UcxServer;

@@ -1,8 +1,9 @@
 //! What can be switched about UCX.
 
-use ucp::Config;
-
-use crate::backend::{JobSetup, Switch, SwitchRange, Wait};
+use crate::{
+    backend::{JobSetup, Switch, SwitchRange, Wait},
+    ucp::Config,
+};
 
 pub(in crate::backend) const SWITCHES: [Switch; 2] = [
     Switch {

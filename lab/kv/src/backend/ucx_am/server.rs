@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ucp::{Event, UcxWorker};
-
 use super::{address_of, counters, sleep};
-use crate::backend::{BackendError, Contact, Counters, Roster, Server, ServerTurn, Service};
+use crate::{
+    backend::{BackendError, Contact, Counters, Roster, Server, ServerTurn, Service},
+    ucp::{Event, UcxWorker},
+};
 
 /// A worker with an endpoint per client.
 pub struct UcxServer {
