@@ -13,6 +13,7 @@
 mod calls;
 mod key_value;
 mod queues;
+mod rivals;
 mod table;
 mod wakes;
 
@@ -40,6 +41,9 @@ struct Choice {
     /// Also writes the results here, one JSON object per line; not those of `wakes`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// A prefix with other builds of UCX and libfabric than the system's: bin/ucx_perftest, bin/fi_pingpong, lib/libucp.so.0
+    #[arg(long, value_name = "DIR")]
+    rivals: Option<PathBuf>,
     /// One table for each pace of the machine instead of one for all
     #[arg(long)]
     by_pace: bool,
@@ -65,6 +69,9 @@ impl Choice {
     }
 
     fn run(&self) -> Fallible<()> {
+        if let Some(prefix) = &self.rivals {
+            rivals::prefer(prefix)?;
+        }
         let cores = Cores::choose()?;
         let Self { rounds, filter, .. } = self;
         // Better known before something is measured for minutes.
@@ -77,6 +84,7 @@ impl Choice {
             queues::compare(cores, *rounds, filter, &mut comparison)?;
         }
         if self.has(What::Calls) {
+            comparison.note(rivals::versions());
             calls::compare(cores, *rounds, filter, &mut comparison)?;
         }
         if self.has(What::Kv) {

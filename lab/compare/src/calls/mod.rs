@@ -9,6 +9,7 @@ mod nodes;
 mod ours;
 mod sockets;
 mod tools;
+mod ucx;
 
 use std::{
     path::PathBuf,
@@ -137,6 +138,7 @@ fn peers() -> Vec<Peer> {
     #[cfg(feature = "iceoryx2")]
     peers.push(iceoryx::REQUEST_RESPONSE);
     peers.extend(sockets::PEERS);
+    peers.extend(ucx::PEERS);
     peers
 }
 
