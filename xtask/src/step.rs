@@ -14,8 +14,6 @@ use crate::libtest::{Failure, TestsFailed};
 pub(crate) enum Outcome {
     /// It ran and is content. The text is a measurement, such as a number of tests.
     Passed(String),
-    /// It passed, after tests that failed once. The text names them.
-    Unsteady(String, Vec<Failure>),
     /// The tree has nothing for this step: never a failure.
     NothingToRun(String),
     /// A tool is absent: a skip for a developer, a failure in CI. The text says how to get it.
@@ -34,7 +32,7 @@ struct Row {
     verdict: Verdict,
     elapsed: Duration,
     note: String,
-    /// Tests that failed, the unsteady ones included.
+    /// Tests that failed.
     failures: Vec<Failure>,
 }
 
@@ -73,7 +71,7 @@ impl Report {
 
     fn judge(&self, result: Result<Outcome>) -> (Verdict, String) {
         match result {
-            Ok(Outcome::Passed(note) | Outcome::Unsteady(note, _)) => (Verdict::Passed, note),
+            Ok(Outcome::Passed(note)) => (Verdict::Passed, note),
             Ok(Outcome::NothingToRun(note)) => (Verdict::Skipped, note),
             Ok(Outcome::MissingTool(note)) if self.tools_required => (Verdict::Failed, note),
             Ok(Outcome::MissingTool(note)) => (Verdict::Skipped, note),
@@ -121,13 +119,8 @@ impl Report {
 }
 
 fn failures_of(result: &Result<Outcome>) -> Vec<Failure> {
-    match result {
-        Ok(Outcome::Unsteady(_, failures)) => failures.clone(),
-        Ok(_) => Vec::new(),
-        Err(error) => error
-            .downcast_ref()
-            .map_or_else(Vec::new, |TestsFailed { failures, .. }| failures.clone()),
-    }
+    let failed = result.as_ref().err().and_then(|error| error.downcast_ref());
+    failed.map_or_else(Vec::new, |TestsFailed { failures, .. }| failures.clone())
 }
 
 fn seconds(elapsed: Duration) -> String {
@@ -154,12 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unsteady_test_is_kept_for_the_summary() {
+    fn a_failed_test_is_kept_for_the_summary() {
         let failure = Failure { name: "t".into(), said: "why".into() };
         let mut report = Report::new(true);
-        let unsteady = Outcome::Unsteady("unsteady: t".into(), vec![failure.clone()]);
-        report.run("step", || Ok(unsteady));
-        assert!(report.is_green());
+        let failed = TestsFailed { command: "cargo test".into(), failures: vec![failure.clone()] };
+        report.run("step", || Err(failed.into()));
+        assert!(!report.is_green());
         assert_eq!(report.rows[0].failures, [failure]);
     }
 

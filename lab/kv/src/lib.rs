@@ -23,22 +23,35 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(feature = "jobs")]
 pub mod backend;
 pub mod codec;
+#[cfg(feature = "jobs")]
 mod configuration;
+#[cfg(feature = "jobs")]
 pub mod drive;
+#[cfg(feature = "jobs")]
 pub mod grid;
+#[cfg(feature = "jobs")]
 pub mod history;
+#[cfg(feature = "jobs")]
 pub mod job;
+#[cfg(feature = "jobs")]
 mod measured;
+#[cfg(feature = "jobs")]
 mod pin;
 pub mod place;
+#[cfg(feature = "jobs")]
 pub mod preset;
+#[cfg(feature = "jobs")]
 pub mod result;
 pub mod rng;
+#[cfg(feature = "jobs")]
 pub mod series;
+#[cfg(feature = "jobs")]
 pub mod session;
 pub mod store;
+#[cfg(feature = "jobs")]
 pub mod ucp;
 mod words;
 pub mod workload;

@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, io, ops::Range};
 use measure::table::Table;
 use serde::{Deserialize, Serialize};
 
-use crate::{backend::ServerTotals, words::words};
+pub use crate::workload::{SLICES_MAX, SeriesEvent, SeriesPlan};
+
+use crate::backend::ServerTotals;
 
 /// What clients count in a slice.
 pub const CLIENT_COLUMNS: [&str; 3] = ["answers", "outstanding", "round_trip_ns"];
@@ -37,31 +39,6 @@ const SPAN: usize = 16;
 const COLLAPSE: f64 = 2.0;
 /// The event of a death.
 const KILLED: &str = "kill: the last client process dies by SIGKILL";
-/// Slices of an interval, at most.
-pub const SLICES_MAX: u64 = 200_000;
-
-words! {
-    /// What a series is taken around.
-    SeriesEvent, "event" {
-        /// The first call.
-        Start = "start",
-        /// The moment from which the rate of answers falls most, by a factor of two at least; if it never falls so
-        /// far, where it falls most.
-        Collapse = "collapse",
-        /// The death of a client process, which is killed in the middle of the interval.
-        Kill = "kill",
-    }
-}
-
-/// The slices of a series and its event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SeriesPlan {
-    /// Length of a slice.
-    pub slice_ns: u64,
-    /// What it is taken around.
-    pub event: SeriesEvent,
-}
-
 /// Rows of numbers, one row a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slices {

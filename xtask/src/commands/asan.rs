@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{cargo, has_tool, run_tests_steadily};
+use super::{cargo, has_tool, judge_tests};
 use crate::{
     step::Outcome,
     workspace::{Member, Workspace},
@@ -28,7 +28,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         return Ok(Outcome::MissingTool("rustup toolchain install nightly".into()));
     }
     let host = host()?;
-    run_tests_steadily(|| command(workspace, &members, &host))
+    judge_tests(command(workspace, &members, &host))
 }
 
 fn command(workspace: &Workspace, members: &[&Member], host: &str) -> Command {

@@ -5,8 +5,8 @@ use std::{env, path::Path, process::Command};
 use anyhow::Result;
 
 use super::{
-    asan, cargo, deb, fuzz, has_tool, loom, miri, mutants, package, platforms, run as run_command,
-    run_tests, run_tests_steadily, two_builds,
+    asan, cargo, deb, fuzz, has_tool, judge_tests, loom, miri, mutants, package, platforms,
+    run as run_command, run_tests, two_builds,
 };
 use crate::{
     step::{Outcome, Report},
@@ -69,7 +69,7 @@ fn doc(workspace: &Workspace) -> Result<Outcome> {
 }
 
 fn test(workspace: &Workspace) -> Result<Outcome> {
-    run_tests_steadily(|| cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))
+    judge_tests(cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))
 }
 
 /// Seeds of each workload.

@@ -25,7 +25,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    libtest::{self, Tally, TestsFailed},
+    libtest::{Tally, TestsFailed},
     step::Outcome,
     workspace::Workspace,
 };
@@ -112,34 +112,10 @@ fn run_tests_as(label: &str, mut command: Command) -> Result<usize> {
     Err(TestsFailed { command, failures: tally.failures }.into())
 }
 
-/// Tests that may fail in one run, and still be called unsteady rather than broken.
-const UNSTEADY_MAX: usize = 3;
-
-/// Runs in a row that an unsteady test has to pass, alone.
-const UNSTEADY_RUNS: u32 = 3;
-
-/// As [`run_tests`], of tests with real threads and processes. A few that fail once and then pass alone,
-/// [`UNSTEADY_RUNS`] times in a row, do not fail the step: they are named in its outcome, and what they
-/// said is printed at the end. An executable that was killed, as by a memory error, is not run again.
-fn run_tests_steadily(command: impl Fn() -> Command) -> Result<Outcome> {
-    let error = match run_tests(command()) {
-        Ok(passed) => return Ok(Outcome::Passed(format!("{passed} tests"))),
-        Err(error) => error,
-    };
-    let Some(TestsFailed { failures, .. }) = error.downcast_ref() else { return Err(error) };
-    if failures.is_empty() || failures.len() > UNSTEADY_MAX {
-        return Err(error);
-    }
-    for _ in 0..UNSTEADY_RUNS {
-        let mut again = command();
-        again.args(["--", "--exact", "--test-threads=1"]);
-        again.args(failures.iter().map(|failure| &failure.name));
-        if run_tests(again)? < failures.len() {
-            return Err(error);
-        }
-    }
-    let note = format!("unsteady: {}", libtest::names(failures));
-    Ok(Outcome::Unsteady(note, failures.clone()))
+/// As [`run_tests`], as the outcome of a step.
+fn judge_tests(command: Command) -> Result<Outcome> {
+    let passed = run_tests(command)?;
+    Ok(Outcome::Passed(format!("{passed} tests")))
 }
 
 /// Jobs at a time of a step whose jobs use one core each: Miri and libFuzzer.
@@ -211,32 +187,17 @@ mod tests {
         command
     }
 
-    /// A script that fails the test `t` in its first `failures` runs.
-    fn unsteady(name: &str, failures: u32) -> impl Fn() -> Command {
-        let runs = env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()));
-        move || {
-            let runs = runs.display();
-            shell(&format!(
-                "echo >> {runs}; test $(wc -l < {runs}) -gt {failures} && \
-                 {{ echo 'test result: ok. 1 passed; 0 failed'; exit 0; }}; \
-                 echo 'test t ... FAILED'; test {failures} -gt 3 && rm {runs}; exit 101"
-            ))
-        }
-    }
-
     #[test]
-    fn a_test_that_fails_once_and_then_passes_alone_is_named() {
-        let outcome = run_tests_steadily(unsteady("once", 1)).unwrap();
-        let Outcome::Unsteady(note, failures) = outcome else { panic!("{outcome:?}") };
-        assert_eq!((note.as_str(), failures.len()), ("unsteady: t", 1));
-        fs::remove_file(env::temp_dir().join(format!("xtask-{}-once", std::process::id())))
-            .unwrap();
-    }
-
-    #[test]
-    fn a_test_that_fails_again_or_a_killed_executable_is_a_failure() {
-        assert!(run_tests_steadily(unsteady("twice", 4)).is_err());
-        assert!(run_tests_steadily(|| shell("kill -9 $$")).is_err());
+    fn a_test_that_fails_is_named_and_not_run_again() {
+        let runs = env::temp_dir().join(format!("xtask-{}-runs", std::process::id()));
+        let script = format!("echo >> {}; echo 'test t ... FAILED'; exit 101", runs.display());
+        let error = judge_tests(shell(&script)).unwrap_err();
+        let written = fs::read_to_string(&runs).unwrap();
+        fs::remove_file(runs).unwrap();
+        let TestsFailed { failures, .. } = error.downcast_ref().unwrap();
+        assert_eq!((failures[0].name.as_str(), failures.len()), ("t", 1));
+        assert_eq!(written.lines().count(), 1);
+        assert!(judge_tests(shell("kill -9 $$")).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod arrivals;
 mod ops;
 mod parse;
+mod series_plan;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,14 +11,9 @@ use serde_json::Value;
 pub use arrivals::Arrivals;
 pub use ops::{OpStream, PlannedOp};
 pub use parse::ParseError;
+pub use series_plan::{SLICES_MAX, SeriesEvent, SeriesPlan};
 
-use crate::{
-    codec,
-    place::Topology,
-    rng::Rng,
-    series::{SLICES_MAX, SeriesEvent, SeriesPlan},
-    words::words,
-};
+use crate::{codec, place::Topology, rng::Rng, words::words};
 
 /// Clients of a job, at most: their ids are 16 bits, and so are those of shards.
 const CLIENTS_MAX: u32 = 4096;
