@@ -10,7 +10,6 @@ mod grammar;
 pub(crate) mod lines;
 mod links;
 mod manifests;
-mod named_tests;
 mod names;
 mod product;
 mod rules;
@@ -62,7 +61,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(links::check(&tree));
     findings.extend(excerpts::check(&tree));
     findings.extend(manifests::check(&tree));
-    findings.extend(named_tests::check(&tree));
     findings.extend(faults::check(&tree));
     findings.extend(names::check(&tree));
     findings.extend(rules::check(&tree));
