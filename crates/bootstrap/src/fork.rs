@@ -33,7 +33,7 @@ const SECRET_FILE: &str = "COPYRPC_SECRET_FILE";
 
 /// Variables whose values only the parent knows. Flags win over the environment, so none of these may
 /// be a flag.
-pub const GIVEN: [&str; 6] = [RANK, SIZE, INSTANCE, BOOTSTRAP, RENDEZVOUS, SECRET_FILE];
+pub const SET_BY_PARENT: [&str; 6] = [RANK, SIZE, INSTANCE, BOOTSTRAP, RENDEZVOUS, SECRET_FILE];
 
 /// Why the ranks were not started. Those that were are killed.
 #[derive(Debug, thiserror::Error)]

@@ -104,7 +104,7 @@ fn run_forked(
     size: u32,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
-    for knob in KNOBS.iter().filter(|knob| fork::GIVEN.contains(&knob.env)) {
+    for knob in KNOBS.iter().filter(|knob| fork::SET_BY_PARENT.contains(&knob.env)) {
         if let Origin::Flag { flag } = &settings.of(knob).origin {
             let key = knob.key();
             let reason = format!("--fork gives each daemon a {key} of its own; leave out {flag}");

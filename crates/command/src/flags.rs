@@ -100,7 +100,7 @@ impl<C: KnobChoice> KnobFlags<C> {
     }
 
     /// Whether the command line has any.
-    pub fn is_given(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         !self.0.is_empty()
     }
 

@@ -31,8 +31,8 @@ struct Files;
 
 impl Metadata for Files {
     fn stat(&self, _: &Inbound<'_>, path: String) -> Result<Stat, Failure> {
-        let told = std::fs::metadata(&path).map_err(Failure::not_found)?;
-        Ok(Stat { len_bytes: told.len(), is_folder: told.is_dir() })
+        let file = std::fs::metadata(&path).map_err(Failure::not_found)?;
+        Ok(Stat { len_bytes: file.len(), is_folder: file.is_dir() })
     }
 
     fn usage(&self, request: &Inbound<'_>, _: String) -> Result<u64, Failure> {

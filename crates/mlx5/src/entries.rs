@@ -49,7 +49,7 @@ impl Written {
     /// Whether it says that a WRITE with immediate data has arrived.
     #[inline(always)]
     pub(crate) fn is_write_arrival(self) -> bool {
-        PlainArrival::is_write_told_by(self.last_word)
+        PlainArrival::write_ends_in(self.last_word)
     }
 }
 
@@ -154,7 +154,7 @@ impl Entries {
     /// The next entry, if it is a plain arrival.
     #[inline(always)]
     pub(crate) fn arrival(&self, next: Written) -> Option<PlainArrival> {
-        if !PlainArrival::is_told_by(next.last_word) {
+        if !PlainArrival::ends_in(next.last_word) {
             return None;
         }
         barrier::after_ownership();

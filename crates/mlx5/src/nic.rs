@@ -175,8 +175,8 @@ unsafe fn recv_parts(
 ) -> Result<(Words, Record, RecvShape), CreateError> {
     let RqMemory { log_entries, log_stride, .. } = *memory;
     let asked_stride = shape.log_octowords + LOG_OCTOWORD_BYTES;
-    check_made("receive ring", log_entries, shape.log_entries, rq::ENTRIES_MAX.ilog2())?;
-    check_made("stride of receives", log_stride, asked_stride, STRIDE_BYTES_MAX.ilog2())?;
+    check_size("receive ring", log_entries, shape.log_entries, rq::ENTRIES_MAX.ilog2())?;
+    check_size("stride of receives", log_stride, asked_stride, STRIDE_BYTES_MAX.ilog2())?;
     // SAFETY: valid for this length and shared with the device alone, by `Device`'s contract.
     let ring = unsafe { Words::new(memory.ring, 1 << (log_entries + log_stride)) };
     // SAFETY: as above.
@@ -190,12 +190,12 @@ unsafe fn recv_parts(
 
 /// Refuses a device that made less than it was asked for, or more than counters can count. Sizes are
 /// logarithms.
-fn check_made(what: &'static str, made: u8, asked: u8, max: u32) -> Result<(), CreateError> {
-    if made >= asked && u32::from(made) <= max {
+fn check_size(what: &'static str, size: u8, requested: u8, max: u32) -> Result<(), CreateError> {
+    if size >= requested && u32::from(size) <= max {
         return Ok(());
     }
     let cause =
-        format!("the device made 2^{made} instead of 2^{asked}, at most 2^{max} is possible");
+        format!("the device made 2^{size} instead of 2^{requested}, at most 2^{max} is possible");
     Err(CreateError::System { object: what, cause })
 }
 
@@ -270,7 +270,7 @@ unsafe fn take_queues(
     if let Some(send) = shape.send {
         let memory_of_sends = memory.send.ok_or_else(|| missing("send ring"))?;
         let log_blocks = memory_of_sends.log_blocks;
-        check_made("send ring", log_blocks, send.log_blocks, sq::BLOCKS_MAX.ilog2())?;
+        check_size("send ring", log_blocks, send.log_blocks, sq::BLOCKS_MAX.ilog2())?;
         // SAFETY: valid for this length and shared with the device alone, by `Device`'s contract.
         let ring = unsafe { Words::new(memory_of_sends.ring, WQEBB_BYTES << log_blocks) };
         // SAFETY: as above.
@@ -339,7 +339,7 @@ impl<D: Device> verbs::Nic for Nic<D> {
         let cqe_bytes = self.options.cqe_size.bytes();
         let request = CqRequest { log_entries, cqe_bytes, vector: config.vector };
         let (device, memory) = self.device.create_cq(&request, channel)?;
-        check_made("completion ring", memory.log_entries, log_entries, CQES_MAX.ilog2())?;
+        check_size("completion ring", memory.log_entries, log_entries, CQES_MAX.ilog2())?;
         if memory.cqe_bytes != cqe_bytes {
             let cause = format!("its entries have {} B instead of {cqe_bytes} B", memory.cqe_bytes);
             return Err(CreateError::System { object: "completion ring", cause });

@@ -24,7 +24,7 @@ const READS_MAX: usize = 4;
 /// Answers that wait for the socket before READs wait for it to be drained.
 const BACKLOG_BYTES: usize = 8 << 20;
 /// Requests that run before an acknowledgement is due.
-const UNTOLD_MAX: u64 = 64;
+const UNREPORTED_MAX: u64 = 64;
 
 /// The stream to a port.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct Link {
     requests: VecDeque<Packet>,
     /// Requests of the port that were run, and how many of them were acknowledged.
     taken: u64,
-    told: u64,
+    reported: u64,
     /// The last acknowledgement, which the next one of its queue pair replaces.
     acknowledgement: Option<ReplyPacket>,
     pub(crate) heard_ns: u64,
@@ -102,7 +102,7 @@ impl Link {
             parked: Vec::new(),
             requests: VecDeque::new(),
             taken: 0,
-            told: 0,
+            reported: 0,
             acknowledgement: None,
             heard_ns: 0,
         }
@@ -234,18 +234,18 @@ impl Link {
         let channel = answer.destination().1.get();
         let data = answer.take_payload();
         self.outbox.push(FrameKind::Answer, channel, answer.encode(), data, self.taken);
-        self.told = self.taken;
+        self.reported = self.taken;
     }
 
     /// Whether an acknowledgement is due that no other message carries.
-    pub(crate) fn has_untold(&self) -> bool {
-        self.acknowledgement.is_some() || self.taken != self.told
+    pub(crate) fn has_unreported(&self) -> bool {
+        self.acknowledgement.is_some() || self.taken != self.reported
     }
 
     /// Whether a write is due: there is something to write, and `may_wait` is not enough to put it off.
     fn is_due(&self, may_wait: bool) -> bool {
         !self.outbox.is_empty()
-            || self.has_untold() && (!may_wait || self.taken - self.told >= UNTOLD_MAX)
+            || self.has_unreported() && (!may_wait || self.taken - self.reported >= UNREPORTED_MAX)
     }
 
     /// Writes what the socket takes. `may_wait`: what only acknowledges may be sent along with something else
@@ -259,7 +259,7 @@ impl Link {
         if self.outbox.is_empty() {
             self.outbox.push_taken(self.taken);
         }
-        self.told = self.taken;
+        self.reported = self.taken;
         if stream.is_broken {
             return Ok(());
         }

@@ -242,9 +242,10 @@ impl Network {
 
     fn say_when_next(&self, shared: &Shared, now_ns: u64) {
         let pause = if self.is_meeting() { LOOK_NS } else { SLEEP_NS };
-        let has_untold = self.links.values().any(|link| link.is_live() && link.has_untold());
+        let has_unreported =
+            self.links.values().any(|link| link.is_live() && link.has_unreported());
         let timer_ns = self.timers.first().map_or(u64::MAX, |&(at_ns, _)| at_ns);
-        let next_ns = if has_untold { now_ns } else { timer_ns.min(now_ns + pause) };
+        let next_ns = if has_unreported { now_ns } else { timer_ns.min(now_ns + pause) };
         shared.next_ns.store(next_ns, Ordering::Relaxed);
     }
 

@@ -425,7 +425,7 @@ proptest! {
             assert_eq!(Cqe::from_words(cqe.to_words()), Cqe::from_bytes(cqe.to_bytes()));
             let is_arrival =
                 matches!(view, CqeView::Responder(ResponderCqe { scatter: Scatter::Memory, .. }));
-            assert_eq!(PlainArrival::is_told_by(cqe.to_words()[7]), is_arrival);
+            assert_eq!(PlainArrival::ends_in(cqe.to_words()[7]), is_arrival);
         });
     }
 

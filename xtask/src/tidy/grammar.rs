@@ -1,16 +1,13 @@
 //! Sentences of documents and comments have nouns as their subjects, such as `the daemon refuses the request`.
 //!
-//! The crates of the list hold it in comments, all documents but one, and all messages of the product. Others join
-//! when they do.
+//! All documents, all messages of the product, and the comments of the listed crates hold it. Types of these crates have
+//! nouns as names; `docs/names.md` has the words.
 
 use std::path::Path;
 
 use super::{Finding, sizes::tests_line, source::RustFile, tree::Tree};
 
-/// Documents that are not judged yet.
-const UNJUDGED: [&str; 1] = ["docs/simulation.md"];
-
-/// Folders of crates whose comments are judged.
+/// Folders of crates whose comments and types are judged.
 pub(super) const CRATES: [&str; 17] = [
     "crates/command",
     "crates/config",
@@ -50,6 +47,9 @@ const PHRASES: [(&str, &str); 12] = [
 /// Pronouns that stand for a party in a message: the words of the log, of errors and of help.
 const IN_MESSAGES: usize = 6;
 
+/// Participles that are no names of types.
+const PARTICIPLES: [&str; 8] = ["Told", "Left", "Given", "Begun", "Said", "Made", "Taken", "Found"];
+
 /// First words of a sentence that has no noun as its subject.
 const STARTS: [&str; 2] = ["Who", "What"];
 
@@ -58,16 +58,30 @@ const RULE: &str = "grammar";
 /// Judges the documents, and the comments of the crates, of the lists.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.documents().filter(|(path, _)| !is_in(path, &UNJUDGED)) {
+    for (path, text) in tree.documents() {
         findings.extend(lines_of_prose(text).flat_map(|line| check_line(path, line)));
     }
     for file in tree.rust().iter().filter(|file| is_in(&file.path, &CRATES)) {
         findings.extend(comments(&file.text).flat_map(|line| check_line(&file.path, line)));
+        findings.extend(participles(file));
     }
     for file in tree.rust().iter().filter(|file| is_product(file)) {
         findings.extend(messages(file).flat_map(|message| check_message(&file.path, message)));
     }
     findings
+}
+
+/// Types whose names are participles.
+fn participles(file: &RustFile) -> impl Iterator<Item = Finding> {
+    let is_type = |word: &str| ["struct", "enum", "trait", "type"].contains(&word);
+    let pairs = file.tokens.windows(2).filter(move |pair| is_type(&pair[0].text));
+    pairs.filter(|pair| PARTICIPLES.contains(&&*pair[1].text)).map(|pair| Finding {
+        path: file.path.clone(),
+        line: pair[1].line,
+        rule: RULE,
+        problem: format!("a type is called `{}`", pair[1].text),
+        remedy: "use a noun of the field; docs/names.md has a table",
+    })
 }
 
 fn is_product(file: &RustFile) -> bool {
@@ -167,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_without_a_noun_are_found_in_judged_documents_alone() {
+    fn sentences_without_a_noun_are_found() {
         for text in [
             "Then nobody waits.",
             "It is told, too.",
@@ -177,7 +191,6 @@ mod tests {
             "| a | What follows |",
         ] {
             assert_eq!(problems("docs/a.md", text), 1, "{text}");
-            assert_eq!(problems(UNJUDGED[0], text), 0, "{text}");
         }
     }
 
@@ -199,6 +212,12 @@ mod tests {
         let code = "//! Nobody waits.\n/// # Who owns\n/// The owner.\nfn f() { g(\"nobody\") } // free\n// Who.\n";
         assert_eq!(problems("crates/wire/src/a.rs", code), 2);
         assert_eq!(problems("lab/kv/src/a.rs", code), 0);
+    }
+
+    #[test]
+    fn types_of_judged_crates_are_nouns() {
+        assert_eq!(problems("crates/wire/src/a.rs", "enum Told {} struct Report; fn left() {}"), 1);
+        assert_eq!(problems("lab/kv/src/a.rs", "enum Told {}"), 0);
     }
 
     #[test]

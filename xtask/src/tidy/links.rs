@@ -1,23 +1,37 @@
-//! Links between documents, and citations of documents in code, lead somewhere.
-//!
-//! A citation is a comment `//= docs/FILE.md#anchor`, optionally followed by lines `//# ` that
-//! quote the cited document word for word.
+//! Links between documents lead somewhere, and each document of `docs/` is a page of the site: `docs/SUMMARY.md` links
+//! it.
 
 use std::{
     collections::HashSet,
     path::{Component, Path, PathBuf},
 };
 
-use super::{Finding, source::RustFile, tree::Tree};
+use super::{Finding, tree::Tree};
+
+const SUMMARY: &str = "docs/SUMMARY.md";
 
 const RULE: &str = "links";
 
-/// Judges every Markdown file and every Rust file.
+/// Judges every Markdown file.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings: Vec<_> =
-        tree.documents().flat_map(|(path, text)| check_document(tree, path, text)).collect();
-    findings.extend(tree.rust().iter().flat_map(|file| check_citations(tree, file)));
-    findings
+    let documents = tree.documents().flat_map(|(path, text)| check_document(tree, path, text));
+    documents.chain(unlisted(tree)).collect()
+}
+
+/// Documents that the summary, if there is one, does not link.
+fn unlisted(tree: &Tree) -> impl Iterator<Item = Finding> {
+    let summary = tree.text(Path::new(SUMMARY));
+    let pages = tree.documents().filter(|(path, _)| *path != Path::new(SUMMARY));
+    pages.filter_map(move |(path, _)| {
+        let link = format!("]({})", path.strip_prefix("docs").ok()?.display());
+        (!summary?.contains(&link)).then(|| Finding {
+            path: path.into(),
+            line: 1,
+            rule: RULE,
+            problem: format!("{SUMMARY} does not link it"),
+            remedy: "add it to the summary, or it is not on the site",
+        })
+    })
 }
 
 fn is_markdown(path: &Path) -> bool {
@@ -46,36 +60,6 @@ fn broken(tree: &Tree, file: &Path, anchor: &str) -> Option<String> {
     let text = tree.text(file).unwrap_or_default();
     let is_missing = !anchor.is_empty() && is_markdown(file) && !anchors(text).contains(anchor);
     is_missing.then(|| format!("no anchor `#{anchor}` in `{}`", file.display()))
-}
-
-fn check_citations(tree: &Tree, file: &RustFile) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut report = |line, problem, remedy| {
-        findings.push(Finding { path: file.path.clone(), line, rule: RULE, problem, remedy });
-    };
-    let lines: Vec<_> = file.text.lines().map(str::trim_start).collect();
-    for (index, line) in lines.iter().enumerate() {
-        let Some(target) = line.strip_prefix("//= ").map(str::trim) else { continue };
-        if is_external(target) {
-            continue;
-        }
-        let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
-        if anchor.is_empty() {
-            report(index + 1, "a citation without an anchor".into(), "write `//= FILE.md#anchor`");
-        } else if let Some(problem) = broken(tree, Path::new(path), anchor) {
-            report(index + 1, problem, "cite a heading that exists");
-        }
-        let quote = lines[index + 1..].iter().map_while(|line| line.strip_prefix("//# "));
-        let quote = one_line(&quote.collect::<Vec<_>>().join(" "));
-        if !one_line(tree.text(Path::new(path)).unwrap_or_default()).contains(&quote) {
-            report(index + 1, "the quoted text is not there".into(), "quote it word for word");
-        }
-    }
-    findings
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn is_external(target: &str) -> bool {
@@ -182,22 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn citations_need_an_anchor_that_exists() {
-        let cite = |target: &str| {
-            problems("crates/a/src/b.rs", &format!("fn f() {{\n    //= {target}\n}}"))
+    fn the_summary_links_every_document() {
+        let documents = ["docs/one.md", "docs/protocol/two.md"].map(|path| (path, "a page"));
+        let found = |summary: &str| {
+            let [one, two] = documents;
+            check(&Tree::from([(SUMMARY, summary), one, two, ("README.md", "")])).len()
         };
-        assert_eq!(cite("docs/spec.md#ring-4-credit"), [""; 0]);
-        assert_eq!(cite("https://example.org/rfc#1"), [""; 0]);
-        assert_eq!(cite("docs/spec.md#ring-5"), ["no anchor `#ring-5` in `docs/spec.md`"]);
-        assert_eq!(cite("docs/gone.md#a"), ["no file `docs/gone.md`"]);
-        assert_eq!(cite("docs/spec.md"), ["a citation without an anchor"]);
-    }
-
-    #[test]
-    fn quotes_are_word_for_word() {
-        let quote =
-            |text: &str| problems("a.rs", &format!("//= docs/spec.md#ring-4-credit\n{text}"));
-        assert_eq!(quote("//# A head that passes\n//# the tail is *refused*.\n"), [""; 0]);
-        assert_eq!(quote("//# A head that passes the tail is accepted.\n").len(), 1);
+        assert_eq!(found("[1](one.md) [2](protocol/two.md)"), 0);
+        assert_eq!(found("[1](one.md)"), 1);
+        assert_eq!(check(&Tree::from(documents)), []);
     }
 }

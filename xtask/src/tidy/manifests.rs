@@ -14,37 +14,7 @@ const RULE: &str = "manifests";
 /// Judges the manifest of every member.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let manifests = tree.texts().filter(|(path, text)| is_member_manifest(path, text));
-    let mut findings: Vec<_> =
-        manifests.flat_map(|(path, text)| check_manifest(path, text)).collect();
-    let root = Path::new("Cargo.toml");
-    findings.extend(tree.text(root).into_iter().flat_map(|text| check_versions(root, text)));
-    findings
-}
-
-/// Crates of the product have versions for each other, or none of them can be packaged. Those of the laboratory, which
-/// is not published, have none, so that tests of the product may use them.
-fn check_versions(path: &Path, text: &str) -> Vec<Finding> {
-    let table = |value: Option<&toml::Value>| value.and_then(toml::Value::as_table).cloned();
-    let workspace = text.parse::<Table>().ok().and_then(|root| table(root.get("workspace")));
-    let dependencies = workspace.and_then(|workspace| table(workspace.get("dependencies")));
-    let mut findings = Vec::new();
-    for (name, dependency) in dependencies.unwrap_or_default() {
-        let Some(folder) = dependency.get("path").and_then(toml::Value::as_str) else { continue };
-        let has_version = dependency.get("version").is_some();
-        let (problem, remedy) = match folder.starts_with("lab/") {
-            false if !has_version => (
-                format!("dependency `{name}` has a path and no version"),
-                "add the version, or `cargo package` refuses the crates that depend on it",
-            ),
-            true if has_version => (
-                format!("dependency `{name}` is not published and has a version"),
-                "remove the version, or no registry finds it for the tests of a package",
-            ),
-            _ => continue,
-        };
-        findings.push(Finding { path: path.to_path_buf(), line: 1, rule: RULE, problem, remedy });
-    }
-    findings
+    manifests.flat_map(|(path, text)| check_manifest(path, text)).collect()
 }
 
 /// Not the root, which is no package, and no workspace of its own.
@@ -97,18 +67,6 @@ mod tests {
 
     fn count(text: &str) -> usize {
         check(&Tree::from([("crates/a/Cargo.toml", text)])).len()
-    }
-
-    #[test]
-    fn a_dependency_by_path_needs_a_version() {
-        let root = |dependency: &str| {
-            let text = format!("[workspace.dependencies]\nserde = \"1\"\na = {{ {dependency} }}\n");
-            check(&Tree::from([("Cargo.toml", text.leak() as &str)])).len()
-        };
-        assert_eq!(root("path = \"a\", version = \"1\""), 0);
-        assert_eq!(root("path = \"a\""), 1);
-        assert_eq!(root("path = \"lab/a\""), 0);
-        assert_eq!(root("path = \"lab/a\", version = \"1\""), 1);
     }
 
     #[test]

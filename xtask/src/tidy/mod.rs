@@ -3,7 +3,6 @@
 //! There are no exemption lists: a rule that needs one is the wrong rule.
 
 mod arrows;
-mod book;
 mod cycles;
 mod excerpts;
 mod faults;
@@ -11,7 +10,6 @@ mod grammar;
 pub(crate) mod lines;
 mod links;
 mod manifests;
-mod named_tests;
 mod names;
 mod product;
 mod rules;
@@ -61,10 +59,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(cycles::check(&tree));
     findings.extend(words::check(&tree));
     findings.extend(links::check(&tree));
-    findings.extend(book::check(&tree));
     findings.extend(excerpts::check(&tree));
     findings.extend(manifests::check(&tree));
-    findings.extend(named_tests::check(&tree));
     findings.extend(faults::check(&tree));
     findings.extend(names::check(&tree));
     findings.extend(rules::check(&tree));

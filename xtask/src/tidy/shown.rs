@@ -1,5 +1,5 @@
-//! Code in documents names existing things: commands of `cargo`, with their packages and targets, files, and
-//! paths of Rust items.
+//! Code in documents names existing things: commands of `cargo`, with their packages and targets, files, paths of Rust
+//! items, and tests that begin with `fault_` or `pitfall_`; one that ends with `*` or `…` names at least one.
 
 use std::{collections::HashSet, path::Path};
 
@@ -58,6 +58,12 @@ impl<'a> Known<'a> {
 
     /// The missing thing that `code` names.
     fn problem(&self, code: &str) -> Option<String> {
+        if let Some(test) = test(code) {
+            let is_whole = test == code;
+            let mut tokens = self.tokens.iter();
+            let exists = tokens.any(|name| name.starts_with(test) && (!is_whole || *name == test));
+            return (!exists).then(|| format!("no test `{code}`"));
+        }
         if let Some(arguments) = code.strip_prefix("cargo ") {
             let words = arguments.split_whitespace().take_while(|word| !["--", "#"].contains(word));
             return self.problem_of_command(&words.collect::<Vec<_>>());
@@ -118,6 +124,14 @@ impl<'a> Known<'a> {
     }
 }
 
+/// The test that `code` names, or the begin of its name.
+fn test(code: &str) -> Option<&str> {
+    let name = code.strip_suffix(['*', '…']).unwrap_or(code);
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let begins = |prefix: &&str| name.starts_with(prefix) && name != *prefix;
+    (is_name && ["fault_", "pitfall_"].iter().any(begins)).then_some(name)
+}
+
 fn is_rust(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|extension| extension == "rs")
 }
@@ -145,7 +159,7 @@ mod tests {
         let tree = Tree::from([
             ("docs/doc.md", document),
             ("crates/a/src/ring.rs", "impl Ring { fn push() {} }"),
-            ("crates/a/tests/all/main.rs", ""),
+            ("crates/a/tests/all/main.rs", "#[test] fn fault_a1_here() {}"),
             ("crates/b/benches/cost.rs", ""),
         ]);
         check(&members, &tree).into_iter().map(|f| format!("{}: {}", f.line, f.problem)).collect()
@@ -170,6 +184,10 @@ mod tests {
             "A/B",
             "/crates/c",
             "95 % of::all",
+            "fault_a1_here",
+            "fault_a1_*",
+            "fault_a1_…",
+            "fault_…",
             "a.md",
         ] {
             assert_eq!(problems(&format!("See `{code}`.")), [""; 0], "{code}");
@@ -194,6 +212,8 @@ mod tests {
             ("queue.rs", "no file `queue.rs`"),
             ("Ring::pop", "no `pop` in the code"),
             ("Queue::push()", "no `Queue` in the code"),
+            ("fault_a1_her", "no test `fault_a1_her`"),
+            ("pitfall_2_…", "no test `pitfall_2_…`"),
         ] {
             for document in [format!("\nSee `{code}`."), format!("```\n{code}\n```")] {
                 assert_eq!(problems(&document), [format!("2: {problem}")], "{code}");

@@ -61,6 +61,6 @@ mod tests {
     #[test]
     fn what_a_parent_gives_its_ranks_are_knobs() {
         let is_knob = |name: &&str| KNOBS.iter().any(|knob| knob.env == *name);
-        assert!(bootstrap::fork::GIVEN.iter().all(is_knob));
+        assert!(bootstrap::fork::SET_BY_PARENT.iter().all(is_knob));
     }
 }

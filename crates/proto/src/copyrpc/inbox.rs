@@ -150,11 +150,11 @@ impl Inbox {
         if end > self.geometry.next_lap(start) {
             return Err(Violation::OutsideRing { at: start % ring, lines, ring });
         }
-        let told = if self.is_told(self.parsed) { start } else { self.advertised };
+        let free = if self.is_advertised(self.parsed) { start } else { self.advertised };
         #[cfg(feature = "early-credit")]
-        let told = told.min(start);
-        if end - told > ring {
-            return Err(Violation::NoCredit { lines: end - told - ring });
+        let free = free.min(start);
+        if end - free > ring {
+            return Err(Violation::NoCredit { lines: end - free - ring });
         }
         let offset_bytes = self.geometry.offset_bytes(start);
         let len_bytes = usize::from(imm.lines) * super::layout::LINE_BYTES;
@@ -179,14 +179,14 @@ impl Inbox {
             return Err(Violation::Unhandled { max: self.batches_max });
         }
         self.handled += 1;
-        if let Some(open) = self.open.filter(|_| self.is_told(self.parsed)) {
+        if let Some(open) = self.open.filter(|_| self.is_advertised(self.parsed)) {
             self.advertised = open.start; // skipped lines were free (rule C2.10)
         }
         Ok(())
     }
 
     /// Whether the peer knows that all lines before this one are free.
-    fn is_told(&self, line: u64) -> bool {
+    fn is_advertised(&self, line: u64) -> bool {
         self.advertised == line
     }
 

@@ -85,7 +85,7 @@ struct Slot {
     len_bytes: u32,
     deadline_ns: u64,
     /// The caller knows how it ended; the slot waits for the server.
-    is_told: bool,
+    is_reported: bool,
 }
 
 const FREE: Slot = Slot {
@@ -95,7 +95,7 @@ const FREE: Slot = Slot {
     method: 0,
     len_bytes: 0,
     deadline_ns: u64::MAX,
-    is_told: false,
+    is_reported: false,
 };
 
 /// The client's end.
@@ -154,7 +154,7 @@ impl Client {
     /// Calls whose callers wait.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        let waits = |slot: &&Slot| slot.stage != Stage::Free && !slot.is_told;
+        let waits = |slot: &&Slot| slot.stage != Stage::Free && !slot.is_reported;
         self.slots.iter().filter(waits).count()
     }
 
@@ -188,7 +188,7 @@ impl Client {
         let stage = Stage::Staged;
         let number = self.number;
         self.slots[usize::from(index)] =
-            Slot { stage, cookie, number, method, len_bytes, deadline_ns, is_told: false };
+            Slot { stage, cookie, number, method, len_bytes, deadline_ns, is_reported: false };
         self.staged |= 1 << index;
         Ok(index)
     }
@@ -277,7 +277,7 @@ impl Client {
             self.mapping = Some((mapping, header.generation));
         }
         self.release(index);
-        if slot.is_told {
+        if slot.is_reported {
             return Err(Ignored::Late);
         }
         let Slot { cookie, .. } = slot;
@@ -313,7 +313,7 @@ impl Client {
     /// Gives a call up. Its slot stays taken until the server answers, unless it was never sent.
     pub fn cancel(&mut self, cookie: u64) -> bool {
         let is_it =
-            |slot: &Slot| slot.stage != Stage::Free && !slot.is_told && slot.cookie == cookie;
+            |slot: &Slot| slot.stage != Stage::Free && !slot.is_reported && slot.cookie == cookie;
         let Some(index) = self.slots.iter().position(is_it) else { return false };
         self.abandon(index, Status::Cancelled);
         true
@@ -321,7 +321,7 @@ impl Client {
 
     fn abandon(&mut self, index: usize, status: Status) {
         let slot = &mut self.slots[index];
-        slot.is_told = true;
+        slot.is_reported = true;
         let cookie = slot.cookie;
         let was_sent = slot.stage != Stage::Staged;
         self.ended.push_back(Ended { cookie, status, was_sent });
@@ -335,7 +335,7 @@ impl Client {
         let mut earliest_ns = u64::MAX;
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
-            if slot.stage == Stage::Free || slot.is_told {
+            if slot.stage == Stage::Free || slot.is_reported {
                 continue;
             }
             if slot.deadline_ns <= now_ns {
@@ -356,7 +356,7 @@ impl Client {
     pub fn close(&mut self, status: Status) {
         self.is_closed = true;
         for index in 0..self.slots.len() {
-            if self.slots[index].stage != Stage::Free && !self.slots[index].is_told {
+            if self.slots[index].stage != Stage::Free && !self.slots[index].is_reported {
                 self.abandon(index, status);
             }
         }

@@ -26,7 +26,7 @@ impl PlainArrival {
     /// Whether the entry that ends in this word, in memory order, is one.
     #[must_use]
     #[inline(always)]
-    pub const fn is_told_by(last_word: u64) -> bool {
+    pub const fn ends_in(last_word: u64) -> bool {
         let kind = super::op_own_of_last_word(last_word) >> 2;
         const { assert!(OPCODE_RESP_WR_IMM + 2 == OPCODE_RESP_SEND_IMM && FORMAT_PLAIN == 0) };
         kind & 3 == FORMAT_PLAIN && (kind >> 2).wrapping_sub(OPCODE_RESP_WR_IMM) <= 2
@@ -35,7 +35,7 @@ impl PlainArrival {
     /// Whether the entry that ends in this word is one, of an RDMA WRITE.
     #[must_use]
     #[inline(always)]
-    pub const fn is_write_told_by(last_word: u64) -> bool {
+    pub const fn write_ends_in(last_word: u64) -> bool {
         let kind = super::op_own_of_last_word(last_word) >> 2;
         kind == OPCODE_RESP_WR_IMM << 2 | FORMAT_PLAIN
     }

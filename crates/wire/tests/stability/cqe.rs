@@ -31,7 +31,7 @@ pub(crate) fn check(bytes: &[u8]) {
 /// The long reader agrees on each entry that the short one accepts.
 fn check_plain_arrival(cqe: &Cqe) {
     let words = cqe.to_words();
-    if !PlainArrival::is_told_by(words[7]) {
+    if !PlainArrival::ends_in(words[7]) {
         return;
     }
     let found = PlainArrival::read(words[4], words[5], words[7]);
@@ -39,7 +39,7 @@ fn check_plain_arrival(cqe: &Cqe) {
     assert_eq!(done.scatter, Scatter::Memory);
     assert_eq!(found.kind, done.kind);
     let is_write = matches!(found.kind, ResponderKind::WriteImm(_));
-    assert_eq!(PlainArrival::is_write_told_by(words[7]), is_write);
+    assert_eq!(PlainArrival::write_ends_in(words[7]), is_write);
     assert_eq!(Some(read_source(words[2], words[3])), done.source);
     let long = (done.qpn, done.wqe_counter, done.byte_cnt, done.solicited);
     assert_eq!((found.qpn, found.wqe_counter, found.byte_cnt, found.solicited), long);

@@ -25,7 +25,7 @@ pub const CALLER_COMMAND: &str = "bench-caller";
 /// Longest wait for a caller.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a caller is told.
+/// The order to a caller.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct CallerOrder {
     calls: Calls,
@@ -93,12 +93,13 @@ impl Calls {
             callers.push((child, channel));
         }
         for (_, channel) in &mut callers {
-            told::<()>(channel)?;
+            receive_report::<()>(channel)?;
         }
         for (_, channel) in &mut callers {
             channel.send_json(&(), clock::deadline_ns(PATIENCE))?;
         }
-        let reports = callers.iter_mut().map(|(_, channel)| told::<CallerReport>(channel));
+        let reports =
+            callers.iter_mut().map(|(_, channel)| receive_report::<CallerReport>(channel));
         let reports = reports.collect::<Result<Vec<_>, _>>()?;
         for (child, _) in &mut callers {
             child.wait(clock::deadline_ns(PATIENCE)).map_err(cannot())?;
@@ -110,7 +111,7 @@ impl Calls {
     }
 }
 
-fn told<T: serde::de::DeserializeOwned>(channel: &mut ChildChannel) -> Result<T, Error> {
-    let told = channel.recv_json::<Result<T, String>>(clock::deadline_ns(PATIENCE))?;
-    told.map_err(Error::refused("a caller failed"))
+fn receive_report<T: serde::de::DeserializeOwned>(channel: &mut ChildChannel) -> Result<T, Error> {
+    let report = channel.recv_json::<Result<T, String>>(clock::deadline_ns(PATIENCE))?;
+    report.map_err(Error::refused("a caller failed"))
 }

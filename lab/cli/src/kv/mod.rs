@@ -135,7 +135,7 @@ fn configs(args: &KvArgs, hosts: u16) -> anyhow::Result<Vec<Config>> {
     args.set_durations(&mut configs);
     if configs.iter().any(|config| config.backend.uses_nic()) {
         nic::describe(&nic)?; // an error now rather than in a process of the job
-    } else if args.nic.is_given() {
+    } else if args.nic.is_set() {
         return Err(UsageError("no chosen backend uses a NIC: leave --nic out".to_owned()).into());
     }
     Ok(configs)

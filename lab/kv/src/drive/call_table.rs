@@ -8,7 +8,7 @@ use super::judge::{Call, JudgedAnswer, Violation};
 use crate::backend::{CallFailure, CallToken};
 
 /// Calls given up whose answer may still come; beyond this, one that comes late is a surprise.
-const GIVEN_UP_MAX: usize = 1 << 20;
+const ABANDONED_MAX: usize = 1 << 20;
 
 /// A call that came to an end.
 #[derive(Clone, Copy, Debug)]
@@ -21,12 +21,12 @@ pub(super) struct Settled {
 #[derive(Debug)]
 pub(super) struct CallTable {
     calls: SlotTable<Call>,
-    given_up: HashSet<CallToken>,
+    abandoned: HashSet<CallToken>,
 }
 
 impl CallTable {
     pub(super) fn new(depth: u32) -> Self {
-        Self { calls: SlotTable::bounded(depth), given_up: HashSet::new() }
+        Self { calls: SlotTable::bounded(depth), abandoned: HashSet::new() }
     }
 
     pub(super) fn depth(&self) -> usize {
@@ -63,7 +63,7 @@ impl CallTable {
             return Ok(Some(call));
         }
         let surprise = Violation::Surprise { token: token.0 };
-        if self.given_up.remove(&token) { Ok(None) } else { Err(surprise) }
+        if self.abandoned.remove(&token) { Ok(None) } else { Err(surprise) }
     }
 
     /// Gives up the calls that `is_chosen`.
@@ -74,8 +74,8 @@ impl CallTable {
     ) {
         let chosen = self.calls.iter().filter(|(_, call)| is_chosen(call)).map(|(key, _)| key);
         for key in chosen.collect::<Vec<_>>() {
-            if self.given_up.len() < GIVEN_UP_MAX {
-                self.given_up.insert(CallToken(key.to_u64()));
+            if self.abandoned.len() < ABANDONED_MAX {
+                self.abandoned.insert(CallToken(key.to_u64()));
             }
             self.calls.remove(key).map(&mut sink);
         }

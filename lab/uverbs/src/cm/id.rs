@@ -6,7 +6,7 @@ use rustix::fd::OwnedFd;
 
 use super::{
     message::Side,
-    private::{PrivateRoom, Said},
+    private::{MessageKind, PrivateRoom},
 };
 
 /// `enum rdma_ucm_port_space`
@@ -119,7 +119,7 @@ impl Id {
     }
 
     /// Room of its messages for private data.
-    pub(super) fn room(&self, said: Said) -> PrivateRoom {
-        PrivateRoom::of(said, self.is_datagram)
+    pub(super) fn room(&self, kind: MessageKind) -> PrivateRoom {
+        PrivateRoom::of(kind, self.is_datagram)
     }
 }

@@ -22,7 +22,7 @@ use super::{
     event::{self, Event, kind},
     id::{Id, IdOption, PORT_SPACES, Parting, State},
     message::{BYTES_MAX, Message, Side},
-    private::Said,
+    private::MessageKind,
     socket::{ask, is_own, name, tell},
 };
 use crate::{descriptors::hide, polls::Polls};
@@ -304,7 +304,7 @@ impl Manager {
         if id.state != State::Idle || id.destination.is_none() || id.socket.is_none() {
             return Err(Errno::INVAL);
         }
-        id.room(Said::Request).check(&side.private)?;
+        id.room(MessageKind::Request).check(&side.private)?;
         id.own = Side { lid, psn: Self::psn(handle), ..side };
         self.request(handle, Instant::now() + PATIENCE);
         Ok(())
@@ -334,16 +334,16 @@ impl Manager {
     /// What was asked for is refused: by nobody, or by a program, with what it says.
     fn refused(&mut self, handle: u32, reason: u8, private: Vec<u8>) {
         let Some(id) = self.ids.get(&handle) else { return };
-        let (is_datagram, room) = (id.is_datagram, id.room(Said::Reject));
+        let (is_datagram, room) = (id.is_datagram, id.room(MessageKind::Reject));
         self.end(handle);
-        let said = Side { private: room.padded(&private), ..Side::default() };
+        let rejection = Side { private: room.padded(&private), ..Side::default() };
         if !is_datagram {
-            self.raise(handle, kind::REJECTED, reason.into(), event::connection(&said));
+            self.raise(handle, kind::REJECTED, reason.into(), event::connection(&rejection));
             return;
         }
         let status =
             if reason == REJECT_NO_LISTENER { DATAGRAMS_NO_LISTENER } else { DATAGRAMS_REFUSED };
-        self.raise(handle, kind::UNREACHABLE, status, event::datagram(&said, &[]));
+        self.raise(handle, kind::UNREACHABLE, status, event::datagram(&rejection, &[]));
     }
 
     /// Requests that nobody has answered in time.
@@ -366,7 +366,7 @@ impl Manager {
         let lid = self.port.lid.get();
         let id = self.get_mut(handle)?;
         if let Some(side) = &side {
-            id.room(Said::Reply).check(&side.private)?;
+            id.room(MessageKind::Reply).check(&side.private)?;
         }
         let Some(socket) = &id.socket else { return Err(Errno::INVAL) };
         match (id.state, side) {
@@ -397,7 +397,7 @@ impl Manager {
         if !matches!(id.state, State::Requested | State::Answered) {
             return Err(Errno::INVAL);
         }
-        id.room(Said::Reject).check(&private)?;
+        id.room(MessageKind::Reject).check(&private)?;
         let socket = id.socket.as_ref().ok_or(Errno::INVAL)?;
         id.state = State::Over;
         tell(socket, &Message::Reject { reason: REJECT_BY_PROGRAM, private })
@@ -487,12 +487,12 @@ impl Manager {
                 (id.source, id.destination) = (Some(to), Some(from));
                 (id.has_device, id.has_route) = (true, true);
                 (id.peer, id.state) = (side, State::Requested);
-                let parameters = self.parameters(handle, Said::Request);
+                let parameters = self.parameters(handle, MessageKind::Request);
                 self.raise(handle, kind::CONNECT_REQUEST, 0, parameters);
             }
             (State::Requesting(_), Message::Reply(side)) if id.is_datagram => {
                 (id.peer, id.state, id.socket) = (side, State::Connected, None);
-                let parameters = self.parameters(handle, Said::Reply);
+                let parameters = self.parameters(handle, MessageKind::Reply);
                 self.raise(handle, kind::ESTABLISHED, 0, parameters);
             }
             (State::Requesting(_), Message::Reply(side)) => {
@@ -500,7 +500,7 @@ impl Manager {
                 id.own.initiator_depth = id.own.initiator_depth.min(side.responder_resources);
                 id.own.responder_resources = id.own.responder_resources.min(side.initiator_depth);
                 (id.peer, id.state) = (side, State::Answered);
-                let parameters = self.parameters(handle, Said::Reply);
+                let parameters = self.parameters(handle, MessageKind::Reply);
                 self.raise(handle, kind::CONNECT_RESPONSE, 0, parameters);
             }
             (State::Requesting(_) | State::Answered, Message::Reject { reason, private }) => {
@@ -517,10 +517,10 @@ impl Manager {
         }
     }
 
-    /// What the peer has said, as its event tells it.
-    fn parameters(&self, handle: u32, said: Said) -> Vec<u8> {
+    /// Private data of the peer, as its event carries it.
+    fn parameters(&self, handle: u32, kind: MessageKind) -> Vec<u8> {
         let Some(id) = self.ids.get(&handle) else { return event::nothing() };
-        let private = id.room(said).padded(&id.peer.private);
+        let private = id.room(kind).padded(&id.peer.private);
         let peer = Side { private, ..id.peer.clone() };
         if id.is_datagram {
             return event::datagram(&peer, &self.port.ah_attr(peer.lid, id.service_type));

@@ -8,9 +8,9 @@
 
 use rustix::io::Errno;
 
-/// What is said with private data.
+/// A message with private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum MessageKind {
     Request,
     Reply,
     Reject,
@@ -21,14 +21,14 @@ pub(super) enum Said {
 pub(super) struct PrivateRoom(usize);
 
 impl PrivateRoom {
-    pub(super) const fn of(said: Said, is_datagram: bool) -> Self {
+    pub(super) const fn of(kind: MessageKind, is_datagram: bool) -> Self {
         const HEADER_BYTES: usize = 36;
-        Self(match (said, is_datagram) {
-            (Said::Request, false) => 92 - HEADER_BYTES,
-            (Said::Reply, false) => 196,
-            (Said::Reject, false) => 148,
-            (Said::Request, true) => 216 - HEADER_BYTES,
-            (Said::Reply | Said::Reject, true) => 136,
+        Self(match (kind, is_datagram) {
+            (MessageKind::Request, false) => 92 - HEADER_BYTES,
+            (MessageKind::Reply, false) => 196,
+            (MessageKind::Reject, false) => 148,
+            (MessageKind::Request, true) => 216 - HEADER_BYTES,
+            (MessageKind::Reply | MessageKind::Reject, true) => 136,
         })
     }
 

@@ -1,10 +1,9 @@
-//! Strict mode: what a program does with its rings and doorbell records, and hardware would not take, is told on
-//! standard error.
+//! Strict mode: reports, on standard error, of rings and doorbell records that hardware would not take.
 //!
-//! Rings are looked at between steps, when nobody else executes them. So what is told is wrong for certain: a record
-//! that is further ahead than its ring is long, a consumer that is ahead of the producer. What is no WQE where the
-//! record says that one is, is found as it is fetched, and an overrun queue as it is completed into; both are told,
-//! too. How a doorbell register was rung cannot be seen: it is memory that nothing watches.
+//! Rings are looked at between steps, when no party executes them, so a report is certain: a record further ahead than its
+//! ring is long, a consumer ahead of the producer. The fetch finds a record that announces no WQE, the completion an
+//! overrun queue; both are reported, too. Nothing shows how a doorbell register was rung: it is memory that nothing
+//! watches.
 
 use std::collections::HashSet;
 
@@ -18,20 +17,20 @@ use crate::notice::tell;
 /// How a line of strict mode begins, behind the name of the command and the process.
 pub(crate) const MARK: &str = "strict: ";
 
-/// Lines that are told at most.
-const TOLD_MAX: usize = 64;
+/// Lines that are reported at most.
+const REPORTS_MAX: usize = 64;
 
-/// What strict mode has told.
+/// Reports of strict mode.
 #[derive(Debug, Default)]
 pub(crate) struct Strict {
-    told: HashSet<String>,
+    reports: HashSet<String>,
 }
 
 impl Strict {
     fn tell(&mut self, text: String) {
-        if self.told.len() < TOLD_MAX && !self.told.contains(&text) {
+        if self.reports.len() < REPORTS_MAX && !self.reports.contains(&text) {
             tell(format_args!("{MARK}{text}"));
-            self.told.insert(text);
+            self.reports.insert(text);
         }
     }
 }

@@ -79,7 +79,7 @@ fn arrive<const IS_ALONE: bool, M: Memory>(
         return Carried::Declined;
     };
     let Ok(position) = position else {
-        return told(lose(target, rq, taken, holder), arrived);
+        return carried(lose(target, rq, taken, holder), arrived);
     };
     let header_bytes = if matches!(request.key, Key::Ud(_)) { GRH_BYTES } else { 0 };
     let to = match to {
@@ -88,7 +88,7 @@ fn arrive<const IS_ALONE: bool, M: Memory>(
     };
     let Some(to) = to else {
         let at = (rq, taken, position);
-        return told(go_on(Request { ..request }, payload, at, target, memory), arrived);
+        return carried(go_on(Request { ..request }, payload, at, target, memory), arrived);
     };
     put(to, payload, request.len_bytes);
     let kind = match (request.verb, request.imm) {
@@ -118,9 +118,9 @@ fn arrive<const IS_ALONE: bool, M: Memory>(
     Carried::Done
 }
 
-/// What the long way made of a WQE that had taken a receive, and so is never tried again.
+/// The outcome of the long path for a WQE that had taken a receive, and so is never tried again.
 #[cold]
-fn told(answered: Answered, mut arrived: impl FnMut(bool)) -> Carried {
+fn carried(answered: Answered, mut arrived: impl FnMut(bool)) -> Carried {
     if let Some(solicited) = answered.arrived {
         arrived(solicited);
     }
