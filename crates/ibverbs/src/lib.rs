@@ -37,6 +37,7 @@ mod options;
 mod posts;
 mod qp;
 mod recv;
+mod registrar;
 mod send;
 mod srq;
 mod wc;

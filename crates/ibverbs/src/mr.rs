@@ -1,13 +1,17 @@
 //! Registered memory.
 
 use core::{mem::ManuallyDrop, ptr::NonNull};
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::mpsc::{TryRecvError, sync_channel},
+};
 
 use memory::{
     MapFault, Region, ViewError,
     sync::{Arc, Ordering},
 };
-use verbs::{Access, Lkey, MemoryError, MemoryRegion, Rkey};
+use verbs::{Access, Lkey, MemoryError, MemoryRegion, Registration, Rkey};
 
 use crate::{
     abi,
@@ -29,6 +33,8 @@ pub struct Mr {
     lkey: Lkey,
     rkey: Rkey,
     is_registered: bool,
+    /// Memory of another process, of any length: the domain's thread takes it back.
+    is_lent: bool,
 }
 
 // SAFETY: objects of libibverbs belong to no thread.
@@ -66,7 +72,31 @@ impl Mr {
             MapFault::Request => MemoryError::Unfit { cause: error.to_string() },
             MapFault::Shortage => system(len_bytes, error.to_string()),
         })?;
-        Self::register(pd, region.detach(), len_bytes, access)
+        let mut mr = Self::register(pd, region.detach(), len_bytes, access)?;
+        mr.is_lent = true;
+        Ok(mr)
+    }
+
+    /// As [`of_memfd`](Self::of_memfd), on the thread of the domain.
+    pub(crate) fn begin_of_memfd(
+        pd: &Arc<PdShared>,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Registration<Self> {
+        let (told, end) = sync_channel(1);
+        let domain = pd.clone();
+        pd.run(move || {
+            // Nobody may wait for it any more: then it is dropped here.
+            let _ = told.send(Self::of_memfd(&domain, fd, len_bytes, access));
+        });
+        Registration::new(move || match end.try_recv() {
+            Ok(ended) => Some(ended),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                Some(Err(system(len_bytes, "the thread that registers it has ended".to_owned())))
+            }
+        })
     }
 
     fn register(
@@ -93,6 +123,7 @@ impl Mr {
             lkey: Lkey::new(lkey),
             rkey: Rkey::new(rkey),
             is_registered: true,
+            is_lent: false,
         })
     }
 
@@ -176,6 +207,16 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        if self.is_lent && self.is_registered {
+            self.is_registered = false;
+            // SAFETY: taken once, since this part runs once; `self` does not use it any more.
+            let region = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.region) });
+            let (pd, raw, len_bytes) = (self.pd.clone(), self.raw, self.len_bytes);
+            let (lkey, rkey) = (self.lkey, self.rkey);
+            let (is_registered, is_lent) = (true, false);
+            let taken = Self { pd, raw, region, len_bytes, lkey, rkey, is_registered, is_lent };
+            return self.pd.run(move || drop(taken));
+        }
         // Memory that the device keeps stays mapped.
         let _ = self.end();
     }

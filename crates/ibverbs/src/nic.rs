@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use memory::sync::Arc;
 use verbs::{
     Access, AddressVector, AsyncEvent, CqConfig, CreateError, MemoryError, NicAttributes,
-    PortAttributes, QpConfig, RecvSize, SendSize, SrqConfig, Transport,
+    PortAttributes, QpConfig, RecvSize, Registration, SendSize, SrqConfig, Transport,
 };
 
 use crate::{
@@ -105,6 +105,16 @@ impl verbs::Nic for Nic {
         access: Access,
     ) -> Result<Mr, MemoryError> {
         Mr::of_memfd(&pd.0, fd, len_bytes, access)
+    }
+
+    fn begin_register_memfd(
+        &self,
+        pd: &Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Registration<Mr> {
+        Mr::begin_of_memfd(&pd.0, fd, len_bytes, access)
     }
 
     fn create_channel(&self) -> Result<Channel, CreateError> {
