@@ -146,11 +146,12 @@ impl verbs::Nic for Nic {
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
+    use std::os::fd::AsFd as _;
 
     use verbs::{
-        Arm, Channel as _, CompletionKind, CompletionQueue as _, Nic as _, Op, Payload,
-        PostRecvError, QpState, QueuePair as _, SendRequest, SharedReceiveQueue as _, Transition,
-        WcStatus,
+        Arm, Channel as _, CompletionKind, CompletionQueue as _, MemoryRegion as _, Nic as _, Op,
+        Payload, PostRecvError, QpState, QueuePair as _, SendRequest, SharedReceiveQueue as _,
+        Transition, WcStatus,
     };
 
     use super::*;
@@ -368,5 +369,35 @@ mod tests {
         drop(ready(&nic, &cq, None));
         let refused = nic.create_cq(&CqConfig::new(300), None).map(drop).unwrap_err();
         assert!(matches!(refused, CreateError::Size { asked: 300, .. }), "{refused}");
+    }
+
+    /// The thread that carries calls goes on while the kernel pins the memory of a process.
+    #[test]
+    fn memory_of_another_process_is_registered_by_another_thread() {
+        let nic = fake();
+        let pd = nic.alloc_pd().unwrap();
+        let memory = memory::Region::memfd("copyrpc-test", fake::SLOW_BYTES).unwrap();
+        let begin = || {
+            let fd = memory.fd().unwrap().as_fd().try_clone_to_owned().unwrap();
+            nic.begin_register_memfd(&pd, fd, fake::SLOW_BYTES, Access::LOCAL_WRITE)
+        };
+        let pinning = fake::PINNING.lock().unwrap();
+        let (mut registration, abandoned) = (begin(), begin());
+        assert!(registration.poll().is_none() && registration.poll().is_none());
+        drop((pinning, abandoned));
+        let mr = loop {
+            match registration.poll() {
+                Some(ended) => break ended.unwrap(),
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(mr.len_bytes(), fake::SLOW_BYTES);
+        assert_eq!(
+            fake::with(|fake| fake.live),
+            2,
+            "context and domain: the rest is another thread's"
+        );
+        // Its end, too, is on the other thread, which has the domain until then.
+        drop(mr);
     }
 }

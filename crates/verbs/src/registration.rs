@@ -7,7 +7,7 @@ use crate::MemoryError;
 /// The end of a registration, once it is there.
 type Ended<M> = Option<Result<M, MemoryError>>;
 
-/// A registration of memory that was begun: a kernel pins each page, and an adapter is told of each, so gibibytes take
+/// A registration of memory that was begun: a kernel pins each page, and tells the adapter of each, so gibibytes take
 /// seconds. Dropped before its end, the memory is registered and taken back.
 pub struct Registration<M>(Box<dyn FnMut() -> Ended<M>>);
 
@@ -25,7 +25,7 @@ impl<M: 'static> Registration<M> {
         Self::new(move || result.take())
     }
 
-    /// The memory, or why there is none; `None`: not yet. The end is told once.
+    /// The memory, or why there is none; `None`: not yet. The end is returned once.
     #[must_use]
     pub fn poll(&mut self) -> Ended<M> {
         (self.0)()

@@ -150,8 +150,8 @@ impl<N: Nic, H: Hooks> Nic for Wrapped<N, H> {
         len_bytes: usize,
         access: Access,
     ) -> Registration<Self::Mr> {
-        let (hooks, mut result) =
-            (self.hooks.clone(), Some(self.register_memfd(pd, fd, len_bytes, access)));
+        let hooks = self.hooks.clone();
+        let mut result = Some(self.register_memfd(pd, fd, len_bytes, access));
         Registration::new(move || if hooks.is_registered() { result.take() } else { None })
     }
 
