@@ -9,7 +9,7 @@ use std::{
 use memory::sync::Arc;
 use verbs::{AddressVector, CreateError, Gid, PortRoute, PostSendError};
 
-use crate::{abi, context::Context, error::last_cause, registrar::Registrar};
+use crate::{abi, context::Context, error::last_cause, huge::HugePages, registrar::Registrar};
 
 /// Addresses that one domain knows: more than a subnet has ports.
 const ADDRESSES_MAX: usize = 1 << 16;
@@ -26,6 +26,8 @@ pub(crate) struct PdShared {
     /// Handles that requests name addresses by; each is looked up in the kernel once.
     addresses: Mutex<HashMap<AddressVector, NonNull<abi::Ah>>>,
     registrar: Mutex<Registrar>,
+    /// Memory that regions of this domain share.
+    pub(crate) pages: HugePages,
 }
 
 // SAFETY: objects of libibverbs belong to no thread.
@@ -41,7 +43,8 @@ impl Pd {
         let raw = NonNull::new(raw).ok_or_else(failed)?;
         let addresses = Mutex::default();
         let registrar = Mutex::default();
-        Ok(Self(Arc::new(PdShared { context: context.clone(), raw, addresses, registrar })))
+        let (context, pages) = (context.clone(), HugePages::default());
+        Ok(Self(Arc::new(PdShared { context, raw, addresses, registrar, pages })))
     }
 }
 

@@ -29,6 +29,7 @@ mod context;
 mod cq;
 mod error;
 mod gid;
+mod huge;
 pub mod mlx5dv;
 mod modify;
 mod mr;

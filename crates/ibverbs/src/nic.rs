@@ -400,4 +400,32 @@ mod tests {
         // Its end, too, is on the other thread, which has the domain until then.
         drop(mr);
     }
+
+    /// Rings lie beside each other on huge pages, each with its own key, zeroed, and none reaches another one.
+    #[test]
+    fn rings_share_huge_pages_and_no_byte() {
+        const RING_BYTES: usize = (256 << 10) + 64;
+        let nic = fake();
+        let pd = nic.alloc_pd().unwrap();
+        let alloc = || nic.alloc_mr(&pd, RING_BYTES, Access::LOCAL_WRITE).unwrap();
+        let mut rings: Vec<Mr> = (0..14).map(|_| alloc()).collect();
+        let mut spans: Vec<_> = rings.iter().map(|mr| (mr.addr(), mr.len_bytes() as u64)).collect();
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{spans:?}");
+        let apart = spans.windows(2).filter(|two| two[1].0 - two[0].0 > (260 << 10));
+        assert!(apart.count() <= 1, "two pages: {spans:?}");
+        assert!(spans.iter().all(|span| span.0.is_multiple_of(4096)));
+        for (mark, ring) in (1..).zip(&rings) {
+            ring.write(0, &[mark; 8]);
+            ring.write(RING_BYTES - 8, &[mark; 8]);
+        }
+        let words = |ring: &Mr| [0, RING_BYTES - 8].map(|at| ring.load_u64(at));
+        for (mark, ring) in (1..).zip(&rings) {
+            assert_eq!(words(ring), [u64::from_ne_bytes([mark; 8]); 2]);
+        }
+        let gone = rings.remove(3).addr();
+        let again = alloc();
+        assert_eq!((again.addr(), words(&again)), (gone, [0; 2]), "its place, without its bytes");
+        drop((again, rings));
+    }
 }
