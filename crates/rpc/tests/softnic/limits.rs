@@ -198,7 +198,11 @@ fn peers_share_the_regions_that_they_do_not_reach() {
         let is_meant = |it: &&Access| **it - Access::RELAXED_ORDERING == wanted;
         log.borrow().registered.iter().filter(is_meant).count()
     };
-    assert_eq!(count(Access::LOCAL_WRITE | Access::REMOTE_WRITE), PEERS.into(), "a ring each");
+    assert_eq!(
+        count(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        usize::from(PEERS),
+        "a ring each"
+    );
     // 1 + 1 + 2 + 4 + 8 + 16 + 32
     assert_eq!(count(Access::LOCAL_WRITE), 7, "mirrors");
     // Those of peers that are gone are used again; a region whose last peer is gone, is gone.
