@@ -384,12 +384,13 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         self.dispatcher.tally.add(Counter::NoMemory, shortages - before);
         // Before the sample, which tells what was done so far.
         self.dispatcher.tally.publish();
+        let peers_up = self.dispatcher.peers_up();
         let recorder = self.dispatcher.tally.recorder();
         recorder.set(Counter::Clients, clients);
         recorder.set(Counter::Welcomed, welcomed);
         recorder.set(Counter::Evicted, evicted);
         recorder.set(Counter::Departed, self.port.departures() - evicted);
-        recorder.set(Counter::PeersUp, self.links.up() as u64);
+        recorder.set(Counter::PeersUp, peers_up as u64);
         recorder.set(Counter::Outstanding, outstanding);
         recorder.set(Counter::Waiting, waiting as u64);
         recorder.set(Counter::HeldBytes, held as u64);
@@ -418,10 +419,10 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         self.links.tell_lives(lives);
     }
 
-    /// Peers that are up.
+    /// Peers that are up at both ends, so that they may be called.
     #[must_use]
     pub fn peers_up(&self) -> usize {
-        self.links.up()
+        self.dispatcher.peers_up()
     }
 
     /// Peers whose connection is this thread's, up or not.

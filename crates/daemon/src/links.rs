@@ -101,11 +101,6 @@ impl Links {
         self.count
     }
 
-    /// Peers that are up.
-    pub(super) fn up(&self) -> usize {
-        self.detector.up()
-    }
-
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
     }
@@ -188,7 +183,6 @@ impl Links {
                     };
                     match connected {
                         Ok(id) => {
-                            tracing::info!(peer, "up");
                             link.complaint = None;
                             dispatcher.connect(peer, id);
                             dispatcher.tally.add(Counter::PeersJoined, 1);
@@ -202,6 +196,10 @@ impl Links {
                             self.detector.handle_failure(peer, now_ns);
                         }
                     }
+                }
+                PeerEvent::Ready { peer } => {
+                    tracing::info!(peer, "up");
+                    dispatcher.call_from_now_on(peer);
                 }
                 PeerEvent::Suspected { peer } => {
                     tracing::info!(peer, "silent");

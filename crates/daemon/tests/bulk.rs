@@ -17,18 +17,21 @@ use client::{
     message::{CallHead, DAEMON, HERE},
     name::service_number,
 };
+use conformance::wrapped::{Hooks, Wrapped};
 use copyrpc_daemon::{
     Services, Serving, Status,
     metrics::{Counter, Snapshot},
 };
-use memory::sync::{AtomicBool, Ordering};
+use memory::sync::{Arc, AtomicBool, Ordering};
+use verbs::Access;
 use zerocopy::IntoBytes as _;
 
 mod two_daemons;
-use two_daemons::{eventually, with_two_daemons};
+use two_daemons::{eventually, with_two_daemons, with_two_daemons_on};
 
 const SERVICE: u16 = 5;
 const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(50);
 const MIB: u64 = 1 << 20;
 
 fn pattern(seed: u8, len_bytes: u64) -> Vec<u8> {
@@ -276,6 +279,47 @@ fn fault_i4_registered_memory_is_counted_and_returns_to_nothing() {
         eventually(|| counter(serving, Counter::BulkHeld) == 3 << 20);
         drop((regions, greedy));
         eventually(|| counter(serving, Counter::BulkHeld) == 0);
+    });
+}
+
+/// A NIC whose kernel is not done with memory of processes before the test says so.
+#[derive(Clone)]
+struct Slow(Arc<AtomicBool>);
+
+impl Hooks for Slow {
+    type Region = ();
+
+    fn registers(&self, _: Access) {}
+
+    fn is_registered(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A client that lends gibibytes stops nobody else: its daemon calls, answers and keeps its peers meanwhile.
+#[test]
+fn a_registration_that_takes_long_stops_no_call() {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let wrap = |nic| Wrapped { nic, hooks: Slow(is_done.clone()) };
+    with_two_daemons_on("bulk-slow", wrap, Services::default, |[serving, far]| {
+        thread::scope(|scope| {
+            let lends = scope.spawn(|| client(serving).bulk(MIB).unwrap().len_bytes());
+            eventually(|| counter(serving, Counter::BulkHeld) == MIB);
+            let mut others = [client(serving), client(far)];
+            for rank in (0..2).cycle().take(64) {
+                others.iter_mut().for_each(|other| assert!(other.ping(rank, b"there").is_ok()));
+            }
+            assert!(!lends.is_finished(), "it waits for the kernel");
+            // Who gives up meanwhile gets nothing, and leaves nothing.
+            let impatient = || ClientConfig { timeout: SHORT, ..ClientConfig::default() };
+            let mut gone = Client::connect(&serving.runtime.socket(), impatient()).unwrap();
+            assert!(gone.bulk(2 * MIB).is_err());
+            eventually(|| counter(serving, Counter::BulkHeld) == 3 * MIB);
+            drop(gone);
+            is_done.store(true, Ordering::Release);
+            assert_eq!(lends.join().unwrap(), MIB);
+            eventually(|| counter(serving, Counter::BulkHeld) == 0);
+        });
     });
 }
 

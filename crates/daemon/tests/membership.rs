@@ -3,7 +3,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
 };
 
 use copyrpc_daemon::membership::{Detector, DetectorConfig, Gone, Heartbeat, PeerEvent, PeerState};
@@ -29,6 +29,12 @@ struct Node {
     up: BTreeMap<u32, u64>,
     /// Latest epoch in which each peer was up.
     last: BTreeMap<u32, u64>,
+    /// Peers that may be called.
+    ready: BTreeSet<u32>,
+    /// Epochs, the peer's and the own, in which each peer was up last.
+    epochs: BTreeMap<u32, (u64, u64)>,
+    /// Peers that were up in any life, with the epochs of both.
+    ups: BTreeSet<(u32, u64, u64)>,
     log: Vec<(u64, PeerEvent)>,
 }
 
@@ -43,6 +49,8 @@ struct World {
     loss_percent: u64,
     /// `(from, to, until)`.
     cuts: Vec<(u32, u32, u64)>,
+    /// No heartbeat takes as long as suspicion.
+    is_punctual: bool,
 }
 
 impl World {
@@ -56,6 +64,7 @@ impl World {
             delay_ns_max: 10 * MS,
             loss_percent: 0,
             cuts: Vec::new(),
+            is_punctual: true,
         };
         for node in 0..size {
             let detector = world.detector(node, size, 100);
@@ -66,6 +75,9 @@ impl World {
                 paused_until_ns: 0,
                 up: BTreeMap::new(),
                 last: BTreeMap::new(),
+                ready: BTreeSet::new(),
+                epochs: BTreeMap::new(),
+                ups: BTreeSet::new(),
                 log: Vec::new(),
             });
             world.tick_at(node, MS);
@@ -161,18 +173,41 @@ impl World {
 
     /// Up and gone alternate, and no epoch is up twice.
     fn check(&mut self, node: u32, event: PeerEvent) {
+        if let PeerEvent::Ready { peer } = event
+            && self.is_punctual
+        {
+            self.check_ready(node, peer);
+        }
         let node = self.node(node);
         match event {
-            PeerEvent::Up { peer, epoch, .. } => {
+            PeerEvent::Up { peer, epoch, our_epoch } => {
+                node.epochs.insert(peer, (epoch, our_epoch));
+                node.ups.insert((peer, epoch, our_epoch));
                 assert_eq!(node.up.insert(peer, epoch), None, "it was up");
                 let last = node.last.insert(peer, epoch).unwrap_or(0);
                 assert!(epoch > last, "epoch {epoch} after {last}");
             }
-            PeerEvent::Gone { peer, epoch, .. } => assert_eq!(node.up.remove(&peer), Some(epoch)),
+            PeerEvent::Gone { peer, epoch, .. } => {
+                assert_eq!(node.up.remove(&peer), Some(epoch));
+                node.ready.remove(&peer);
+            }
+            PeerEvent::Ready { peer } => {
+                assert!(node.up.contains_key(&peer) && node.ready.insert(peer));
+            }
             PeerEvent::Suspected { peer } | PeerEvent::Recovered { peer } => {
                 assert!(node.up.contains_key(&peer));
             }
         }
+    }
+
+    /// A peer that may be called has come up itself, in the same epochs of both.
+    fn check_ready(&self, node: u32, peer: u32) {
+        let (epoch, our_epoch) = self.nodes[node as usize].epochs[&peer];
+        let other_end = (node, our_epoch, epoch);
+        assert!(
+            self.nodes[peer as usize].ups.contains(&other_end),
+            "{node} calls {peer} too early"
+        );
     }
 
     fn kill(&mut self, node: u32) {
@@ -190,6 +225,7 @@ impl World {
         node_ref.up.clear();
         // A new life knows nothing of the earlier one.
         node_ref.last.clear();
+        node_ref.ready.clear();
         self.tick_at(node, now_ns);
     }
 
@@ -222,7 +258,8 @@ fn all_are_up_after_three_delays_and_stay_so() {
     assert!(world.all_up());
     world.run_until(60_000 * MS);
     for node in &world.nodes {
-        assert_eq!(node.log.len(), 4, "four came up, and nothing else: {:?}", node.log);
+        assert_eq!(node.log.len(), 8, "four came up, and may be called: {:?}", node.log);
+        assert_eq!(node.ready.len(), 4);
     }
 }
 
@@ -241,6 +278,7 @@ fn the_second_end_of_a_link_comes_up_a_delay_after_the_first() {
             let log = world.nodes[node].log.iter().rev();
             log.filter(|(_, event)| matches!(event, PeerEvent::Up { .. })).map(|(at_ns, _)| *at_ns)
         };
+        assert_eq!((world.nodes[0].ready.len(), world.nodes[1].ready.len()), (1, 1));
         for (one_ns, other_ns) in up_ns(0).zip(up_ns(1)) {
             assert!(one_ns.abs_diff(other_ns) <= world.delay_ns_max, "{one_ns} and {other_ns}");
         }
@@ -509,6 +547,7 @@ proptest! {
         seed in any::<u64>(), faults in proptest::collection::vec(any_fault(), 0..30),
     ) {
         let mut world = World::new(4, seed);
+        world.is_punctual = false;
         let mut epoch = 100;
         for fault in faults {
             let now_ns = world.now_ns;
@@ -536,6 +575,8 @@ proptest! {
                 let is_dead = world.nodes[peer as usize].is_dead;
                 let expected = if is_dead { PeerState::Down } else { PeerState::Up };
                 prop_assert_eq!(world.state(node, peer), expected, "{} sees {}", node, peer);
+                let may_call = world.nodes[node as usize].ready.contains(&peer);
+                prop_assert_eq!(may_call, !is_dead, "{} calls {}", node, peer);
             }
         }
     }
@@ -548,7 +589,7 @@ proptest! {
         world.delay_ns_max = delay_ms * MS;
         world.run_until(30_000 * MS);
         for node in &world.nodes {
-            prop_assert_eq!(node.log.len(), 2, "{:?}", node.log);
+            prop_assert_eq!(node.log.len(), 4, "{:?}", node.log);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use memory::sync::Arc;
 use verbs::{AddressVector, CreateError, Gid, PortRoute, PostSendError};
 
-use crate::{abi, context::Context, error::last_cause};
+use crate::{abi, context::Context, error::last_cause, huge::HugePages, registrar::Registrar};
 
 /// Addresses that one domain knows: more than a subnet has ports.
 const ADDRESSES_MAX: usize = 1 << 16;
@@ -25,6 +25,9 @@ pub(crate) struct PdShared {
     raw: NonNull<abi::Pd>,
     /// Handles that requests name addresses by; each is looked up in the kernel once.
     addresses: Mutex<HashMap<AddressVector, NonNull<abi::Ah>>>,
+    registrar: Mutex<Registrar>,
+    /// Memory that regions of this domain share.
+    pub(crate) pages: HugePages,
 }
 
 // SAFETY: objects of libibverbs belong to no thread.
@@ -39,13 +42,20 @@ impl Pd {
         let failed = || CreateError::System { object: "protection domain", cause: last_cause() };
         let raw = NonNull::new(raw).ok_or_else(failed)?;
         let addresses = Mutex::default();
-        Ok(Self(Arc::new(PdShared { context: context.clone(), raw, addresses })))
+        let registrar = Mutex::default();
+        let (context, pages) = (context.clone(), HugePages::default());
+        Ok(Self(Arc::new(PdShared { context, raw, addresses, registrar, pages })))
     }
 }
 
 impl PdShared {
     pub(crate) fn raw(&self) -> *mut abi::Pd {
         self.raw.as_ptr()
+    }
+
+    /// Lets the thread of this domain do what takes long.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        self.registrar.lock().unwrap_or_else(PoisonError::into_inner).run(job);
     }
 
     /// The handle of `address`, which lives as long as this domain.

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use verbs::{
     Access, AddressVector, Arm, ArmError, AsyncEvent, Completion, CompletionQueue, CqConfig, Cqn,
     CreateError, Lid, MemoryError, ModifyError, NicAttributes, PortAttributes, PostRecvError,
-    PostSendError, QpConfig, QpState, Qpn, QueuePair, RemoteSlice, SendRequest, Sge,
+    PostSendError, QpConfig, QpState, Qpn, QueuePair, Registration, RemoteSlice, SendRequest, Sge,
     SharedReceiveQueue, Shortage, SrqConfig, Srqn, Transition, Transport,
 };
 
@@ -141,6 +141,16 @@ impl verbs::Nic for Nic {
         access: Access,
     ) -> Result<Mr, MemoryError> {
         either!(self, nic => nic.register_memfd(pd, fd, len_bytes, access))
+    }
+
+    fn begin_register_memfd(
+        &self,
+        pd: &Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Registration<Mr> {
+        either!(self, nic => nic.begin_register_memfd(pd, fd, len_bytes, access))
     }
 
     fn create_channel(&self) -> Result<Channel, CreateError> {

@@ -64,10 +64,7 @@ pub enum OpenError {
         cause: String,
     },
     /// The device cannot be opened.
-    #[error(
-        "cannot open RDMA device `{device}`: {cause}; this user needs read and write access to \
-         /dev/infiniband/uverbs*, also inside a container"
-    )]
+    #[error("cannot open RDMA device `{device}`: {cause}; {}", remedy_of(cause))]
     Device {
         /// Its name.
         device: String,
@@ -204,6 +201,15 @@ pub enum Outlook {
     Later,
     /// Not before somebody changes something.
     Never,
+}
+
+/// The way to open a device.
+fn remedy_of(cause: &io::Error) -> &'static str {
+    if is_of_the_moment(cause) {
+        "it is being reset, or has failed: the system's log says which"
+    } else {
+        "this user needs read and write access to /dev/infiniband/uverbs*, also inside a container"
+    }
 }
 
 /// Whether a device that is being reset gives such errors.

@@ -12,6 +12,7 @@ use core::{
 use std::{
     collections::{HashMap, VecDeque},
     os::fd::AsRawFd as _,
+    sync::Mutex,
 };
 
 use os::event::EventFd;
@@ -179,7 +180,14 @@ extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     destroy(pd.cast::<u64>())
 }
 
-extern "C" fn reg_mr(_: *mut Pd, _: *mut c_void, _: usize, _: u64, _: c_uint) -> *mut Mr {
+/// Regions of this length take as long as the test holds [`PINNING`].
+pub(crate) const SLOW_BYTES: usize = 77 * 4096;
+
+/// Held by a test while the kernel pins the pages of a region of [`SLOW_BYTES`].
+pub(crate) static PINNING: Mutex<()> = Mutex::new(());
+
+extern "C" fn reg_mr(_: *mut Pd, _: *mut c_void, len: usize, _: u64, _: c_uint) -> *mut Mr {
+    let _pinned = (len == SLOW_BYTES).then(|| PINNING.lock());
     make()
 }
 

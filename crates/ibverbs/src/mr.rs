@@ -1,22 +1,24 @@
 //! Registered memory.
 
 use core::{mem::ManuallyDrop, ptr::NonNull};
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::mpsc::{TryRecvError, sync_channel},
+};
 
 use memory::{
     MapFault, Region, ViewError,
     sync::{Arc, Ordering},
 };
-use verbs::{Access, Lkey, MemoryError, MemoryRegion, Rkey};
+use verbs::{Access, Lkey, MemoryError, MemoryRegion, Registration, Rkey};
 
 use crate::{
     abi,
     ah::PdShared,
     error::{cause_of, check},
+    huge::Memory,
 };
-
-/// Regions of this size on are made of huge pages: the device has less to translate.
-const HUGE_BYTES_MIN: usize = 4 << 20;
 
 /// A registered region. It is mapped shared, so that a fork of this process takes no page from it.
 #[derive(Debug)]
@@ -24,11 +26,13 @@ pub struct Mr {
     pd: Arc<PdShared>,
     raw: NonNull<abi::Mr>,
     /// Kept for ever if the device does not give it back.
-    region: ManuallyDrop<Region>,
+    memory: ManuallyDrop<Memory>,
     len_bytes: usize,
     lkey: Lkey,
     rkey: Rkey,
     is_registered: bool,
+    /// Memory of another process, of any length: the domain's thread takes it back.
+    is_lent: bool,
 }
 
 // SAFETY: objects of libibverbs belong to no thread.
@@ -44,14 +48,8 @@ impl Mr {
         access: Access,
     ) -> Result<Self, MemoryError> {
         check_request(len_bytes, access)?;
-        let region = if len_bytes >= HUGE_BYTES_MIN {
-            Region::memfd_huge("copyrpc-mr", len_bytes)
-        } else {
-            Region::memfd("copyrpc-mr", len_bytes)
-        };
-        let region = region.map_err(|error| system(len_bytes, error.to_string()))?;
-        region.seal_size().map_err(|error| system(len_bytes, error.to_string()))?;
-        Self::register(pd, region.detach(), len_bytes, access)
+        let memory = pd.pages.alloc(len_bytes).map_err(|cause| system(len_bytes, cause))?;
+        Self::register(pd, memory, len_bytes, access)
     }
 
     /// Registers memory of another process.
@@ -66,16 +64,40 @@ impl Mr {
             MapFault::Request => MemoryError::Unfit { cause: error.to_string() },
             MapFault::Shortage => system(len_bytes, error.to_string()),
         })?;
-        Self::register(pd, region.detach(), len_bytes, access)
+        let mut mr = Self::register(pd, Memory::Whole(region.detach()), len_bytes, access)?;
+        mr.is_lent = true;
+        Ok(mr)
+    }
+
+    /// As [`of_memfd`](Self::of_memfd), on the thread of the domain.
+    pub(crate) fn begin_of_memfd(
+        pd: &Arc<PdShared>,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Registration<Self> {
+        let (told, end) = sync_channel(1);
+        let domain = pd.clone();
+        pd.run(move || {
+            // Nobody may wait for it any more: then it is dropped here.
+            let _ = told.send(Self::of_memfd(&domain, fd, len_bytes, access));
+        });
+        Registration::new(move || match end.try_recv() {
+            Ok(ended) => Some(ended),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                Some(Err(system(len_bytes, "the thread that registers it has ended".to_owned())))
+            }
+        })
     }
 
     fn register(
         pd: &Arc<PdShared>,
-        region: Region,
+        memory: Memory,
         len_bytes: usize,
         access: Access,
     ) -> Result<Self, MemoryError> {
-        let base = region.as_ptr();
+        let base = memory.base();
         let iova = base.addr().get() as u64;
         let register = pd.context.api.ibv_reg_mr_iova2;
         // SAFETY: the range is mapped until it is deregistered, and nobody forms references to its bytes.
@@ -88,11 +110,12 @@ impl Mr {
         Ok(Self {
             pd: pd.clone(),
             raw,
-            region: ManuallyDrop::new(region),
+            memory: ManuallyDrop::new(memory),
             len_bytes,
             lkey: Lkey::new(lkey),
             rkey: Rkey::new(rkey),
             is_registered: true,
+            is_lent: false,
         })
     }
 
@@ -104,8 +127,14 @@ impl Mr {
         // SAFETY: made by `ibv_reg_mr_iova2`, deregistered once.
         check(unsafe { (self.pd.context.api.ibv_dereg_mr)(self.raw.as_ptr()) })?;
         // SAFETY: dropped once, since this part runs once; the device has no access any more.
-        unsafe { ManuallyDrop::drop(&mut self.region) };
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
         Ok(())
+    }
+
+    /// An offset in this region, in the mapping.
+    #[inline]
+    fn at(&self, offset: usize) -> usize {
+        self.memory.begin() + offset
     }
 
     fn view<R>(&self, offset: usize, len: usize, view: impl FnOnce() -> Result<R, ViewError>) -> R {
@@ -133,7 +162,7 @@ fn check_request(len_bytes: usize, access: Access) -> Result<(), MemoryError> {
 
 impl MemoryRegion for Mr {
     fn addr(&self) -> u64 {
-        self.region.as_ptr().addr().get() as u64
+        self.memory.base().addr().get() as u64
     }
 
     fn len_bytes(&self) -> usize {
@@ -151,20 +180,20 @@ impl MemoryRegion for Mr {
     #[inline]
     fn read(&self, offset: usize, to: &mut [u8]) {
         let len = to.len();
-        let span = self.view(offset, len, || self.region.span(offset, len));
+        let span = self.view(offset, len, || self.memory.region().span(self.at(offset), len));
         span.copy_in(to);
     }
 
     #[inline]
     fn write(&self, offset: usize, from: &[u8]) {
         let len = from.len();
-        self.view(offset, len, || self.region.span(offset, len)?.copy_out(from));
+        self.view(offset, len, || self.memory.region().span(self.at(offset), len)?.copy_out(from));
     }
 
     #[inline]
     fn load_u64(&self, offset: usize) -> u64 {
         self.view(offset, size_of::<u64>(), || {
-            self.region.whole().load_u64(offset, Ordering::Acquire)
+            self.memory.region().whole().load_u64(self.at(offset), Ordering::Acquire)
         })
     }
 
@@ -176,6 +205,16 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        if self.is_lent && self.is_registered {
+            self.is_registered = false;
+            // SAFETY: taken once, since this part runs once; `self` does not use it any more.
+            let memory = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.memory) });
+            let (pd, raw, len_bytes) = (self.pd.clone(), self.raw, self.len_bytes);
+            let (lkey, rkey) = (self.lkey, self.rkey);
+            let (is_registered, is_lent) = (true, false);
+            let taken = Self { pd, raw, memory, len_bytes, lkey, rkey, is_registered, is_lent };
+            return self.pd.run(move || drop(taken));
+        }
         // Memory that the device keeps stays mapped.
         let _ = self.end();
     }

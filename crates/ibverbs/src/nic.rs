@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use memory::sync::Arc;
 use verbs::{
     Access, AddressVector, AsyncEvent, CqConfig, CreateError, MemoryError, NicAttributes,
-    PortAttributes, QpConfig, RecvSize, SendSize, SrqConfig, Transport,
+    PortAttributes, QpConfig, RecvSize, Registration, SendSize, SrqConfig, Transport,
 };
 
 use crate::{
@@ -107,6 +107,16 @@ impl verbs::Nic for Nic {
         Mr::of_memfd(&pd.0, fd, len_bytes, access)
     }
 
+    fn begin_register_memfd(
+        &self,
+        pd: &Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Registration<Mr> {
+        Mr::begin_of_memfd(&pd.0, fd, len_bytes, access)
+    }
+
     fn create_channel(&self) -> Result<Channel, CreateError> {
         Channel::new(&self.context)
     }
@@ -136,11 +146,12 @@ impl verbs::Nic for Nic {
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
+    use std::os::fd::AsFd as _;
 
     use verbs::{
-        Arm, Channel as _, CompletionKind, CompletionQueue as _, Nic as _, Op, Payload,
-        PostRecvError, QpState, QueuePair as _, SendRequest, SharedReceiveQueue as _, Transition,
-        WcStatus,
+        Arm, Channel as _, CompletionKind, CompletionQueue as _, MemoryRegion as _, Nic as _, Op,
+        Payload, PostRecvError, QpState, QueuePair as _, SendRequest, SharedReceiveQueue as _,
+        Transition, WcStatus,
     };
 
     use super::*;
@@ -358,5 +369,63 @@ mod tests {
         drop(ready(&nic, &cq, None));
         let refused = nic.create_cq(&CqConfig::new(300), None).map(drop).unwrap_err();
         assert!(matches!(refused, CreateError::Size { asked: 300, .. }), "{refused}");
+    }
+
+    /// The thread that carries calls goes on while the kernel pins the memory of a process.
+    #[test]
+    fn memory_of_another_process_is_registered_by_another_thread() {
+        let nic = fake();
+        let pd = nic.alloc_pd().unwrap();
+        let memory = memory::Region::memfd("copyrpc-test", fake::SLOW_BYTES).unwrap();
+        let begin = || {
+            let fd = memory.fd().unwrap().as_fd().try_clone_to_owned().unwrap();
+            nic.begin_register_memfd(&pd, fd, fake::SLOW_BYTES, Access::LOCAL_WRITE)
+        };
+        let pinning = fake::PINNING.lock().unwrap();
+        let (mut registration, abandoned) = (begin(), begin());
+        assert!(registration.poll().is_none() && registration.poll().is_none());
+        drop((pinning, abandoned));
+        let mr = loop {
+            match registration.poll() {
+                Some(ended) => break ended.unwrap(),
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(mr.len_bytes(), fake::SLOW_BYTES);
+        assert_eq!(
+            fake::with(|fake| fake.live),
+            2,
+            "context and domain: the rest is another thread's"
+        );
+        // Its end, too, is on the other thread, which has the domain until then.
+        drop(mr);
+    }
+
+    /// Rings lie beside each other on huge pages, each with its own key, zeroed, and none reaches another one.
+    #[test]
+    fn rings_share_huge_pages_and_no_byte() {
+        const RING_BYTES: usize = (256 << 10) + 64;
+        let nic = fake();
+        let pd = nic.alloc_pd().unwrap();
+        let alloc = || nic.alloc_mr(&pd, RING_BYTES, Access::LOCAL_WRITE).unwrap();
+        let mut rings: Vec<Mr> = (0..14).map(|_| alloc()).collect();
+        let mut spans: Vec<_> = rings.iter().map(|mr| (mr.addr(), mr.len_bytes() as u64)).collect();
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{spans:?}");
+        let apart = spans.windows(2).filter(|two| two[1].0 - two[0].0 > (260 << 10));
+        assert!(apart.count() <= 1, "two pages: {spans:?}");
+        assert!(spans.iter().all(|span| span.0.is_multiple_of(4096)));
+        for (mark, ring) in (1..).zip(&rings) {
+            ring.write(0, &[mark; 8]);
+            ring.write(RING_BYTES - 8, &[mark; 8]);
+        }
+        let words = |ring: &Mr| [0, RING_BYTES - 8].map(|at| ring.load_u64(at));
+        for (mark, ring) in (1..).zip(&rings) {
+            assert_eq!(words(ring), [u64::from_ne_bytes([mark; 8]); 2]);
+        }
+        let gone = rings.remove(3).addr();
+        let again = alloc();
+        assert_eq!((again.addr(), words(&again)), (gone, [0; 2]), "its place, without its bytes");
+        drop((again, rings));
     }
 }

@@ -21,8 +21,8 @@ use std::os::fd::OwnedFd;
 
 use verbs::{
     Access, AddressVector, AsyncEvent, Channel, Cqn, CreateError, DcKey, GidRoute, Lid,
-    MemoryError, MemoryRegion, ModifyError, NicAttributes, PortAttributes, QpState, Qpn, Rkey,
-    Shortage, Srqn, Transition, Transport,
+    MemoryError, MemoryRegion, ModifyError, NicAttributes, PortAttributes, QpState, Qpn,
+    Registration, Rkey, Shortage, Srqn, Transition, Transport,
 };
 
 /// The request of the driver to a device for a completion queue.
@@ -304,11 +304,11 @@ pub fn check_environment<T>(
 /// nothing but the device and the caller, for as long as the returned handle lives. Doorbell records are
 /// zero. Rings may hold anything: the driver writes every link of a shared receive queue and the owner of
 /// every completion before the device looks at them.
-pub unsafe trait Device: Clone {
+pub unsafe trait Device: Clone + 'static {
     /// Protection domain.
     type Pd: Clone;
     /// Registered memory.
-    type Mr: MemoryRegion;
+    type Mr: MemoryRegion + 'static;
     /// Completion channel.
     type Channel: Channel;
     /// Completion queue handle.
@@ -365,6 +365,17 @@ pub unsafe trait Device: Clone {
     ) -> Result<Self::Mr, MemoryError> {
         let _ = (pd, fd, len, access);
         Err(MemoryError::Foreign)
+    }
+
+    /// Begins that, as [`verbs::Nic::begin_register_memfd`] does. By default it has ended on return.
+    fn begin_register_memfd(
+        &self,
+        pd: &Self::Pd,
+        fd: OwnedFd,
+        len: usize,
+        access: Access,
+    ) -> Registration<Self::Mr> {
+        Registration::ended(self.register_memfd(pd, fd, len, access))
     }
 
     /// A new completion channel.

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use memory::sync::Arc;
 use verbs::{
     Access, AddressVector, AsyncEvent, CqConfig, CreateError, Lid, MemoryError, NicAttributes,
-    PortAttributes, QpConfig, QpState, RecvSize, RemoteSlice, SendSize, Shortage, SrqConfig,
-    Transport,
+    PortAttributes, QpConfig, QpState, RecvSize, Registration, RemoteSlice, SendSize, Shortage,
+    SrqConfig, Transport,
 };
 use wire::wqe::{OCTOWORD_BYTES, OCTOWORDS_MAX, OCTOWORDS_PER_WQEBB, WQEBB_BYTES};
 
@@ -323,6 +323,16 @@ impl<D: Device> verbs::Nic for Nic<D> {
         access: Access,
     ) -> Result<D::Mr, MemoryError> {
         self.device.register_memfd(pd, fd, len_bytes, access)
+    }
+
+    fn begin_register_memfd(
+        &self,
+        pd: &D::Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Registration<D::Mr> {
+        self.device.begin_register_memfd(pd, fd, len_bytes, access)
     }
 
     fn create_channel(&self) -> Result<D::Channel, CreateError> {

@@ -27,6 +27,7 @@ mod error;
 pub mod futures;
 mod handler;
 mod large;
+mod mirrors;
 mod partial_calls;
 mod peer;
 mod piece;

@@ -4,7 +4,7 @@ use ids::slots::Key;
 use proto::copyrpc::{CREDIT_BYTES, Connection, Hello, LINE_BYTES, Violation};
 use verbs::{Destination, Lid, MemoryRegion as _, Nic, Psn, RemoteSlice, Sge};
 
-use crate::{early::Early, large::LargeBodies};
+use crate::{early::Early, large::LargeBodies, mirrors::Mirror};
 
 /// Names a peer among all that a worker ever had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,7 +83,7 @@ pub(crate) struct RemoteRing<N: Nic> {
     slice: RemoteSlice,
     /// Mirror of the peer's ring: batches that are not inline are gathered from here, from the
     /// offset at which they will lie there. Owned by the NIC from posting to credit.
-    mirror: N::Mr,
+    mirror: Mirror<N>,
     /// Longest batch that goes into a work queue entry.
     inline_bytes_max: usize,
     /// DC: where requests go.
@@ -93,7 +93,7 @@ pub(crate) struct RemoteRing<N: Nic> {
 impl<N: Nic> RemoteRing<N> {
     pub(crate) fn new(
         slice: RemoteSlice,
-        mirror: N::Mr,
+        mirror: Mirror<N>,
         inline_bytes_max: usize,
         destination: Option<Destination>,
     ) -> Self {

@@ -30,6 +30,7 @@ mod error;
 mod nic;
 mod port_options;
 mod qp_state;
+mod registration;
 mod request;
 
 pub use access::Access;
@@ -50,4 +51,5 @@ pub use port_options::{PortOptionError, PortOptions, PortTable, PortTables};
 pub use qp_state::{
     InitAttr, Mtu, QpState, RcPeer, RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
 };
+pub use registration::Registration;
 pub use request::{Arm, Op, Payload, RemoteSlice, SendFlags, SendRequest, Sge};

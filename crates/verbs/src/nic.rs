@@ -8,7 +8,8 @@ use ids::{Cqn, Gid, Lid, Lkey, Qpn, Rkey, Srqn};
 use crate::{
     Access, AddressVector, Arm, ArmError, AsyncEvent, Capabilities, Completion, CqConfig,
     CreateError, MemoryError, ModifyError, Mtu, PostRecvError, PostSendError, QpAddress, QpConfig,
-    QpState, RemoteSlice, SendRequest, Sge, Shortage, SrqConfig, Transition, Transport,
+    QpState, Registration, RemoteSlice, SendRequest, Sge, Shortage, SrqConfig, Transition,
+    Transport,
 };
 
 /// Link layer of a port.
@@ -256,11 +257,11 @@ pub trait QueuePair {
 ///
 /// Clones are handles of the same device. Objects keep what they depend on alive, so they may be
 /// dropped in any order.
-pub trait Nic: Clone {
+pub trait Nic: Clone + 'static {
     /// Protection domain: keys and queues of different domains do not mix.
     type Pd: Clone;
     /// Registered memory.
-    type Mr: MemoryRegion;
+    type Mr: MemoryRegion + 'static;
     /// Completion queue.
     type Cq: CompletionQueue;
     /// Shared receive queue.
@@ -320,6 +321,18 @@ pub trait Nic: Clone {
     ) -> Result<Self::Mr, MemoryError> {
         let _ = (pd, fd, len_bytes, access);
         Err(MemoryError::Foreign)
+    }
+
+    /// Begins what [`register_memfd`](Self::register_memfd) does. A NIC whose registration takes long lets another thread
+    /// wait for it; by default it has ended on return.
+    fn begin_register_memfd(
+        &self,
+        pd: &Self::Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Registration<Self::Mr> {
+        Registration::ended(self.register_memfd(pd, fd, len_bytes, access))
     }
 
     /// A new completion channel.

@@ -4,11 +4,12 @@ use std::{
     ffi::{OsStr, OsString},
     fmt::Write as _,
     os::unix::process::ExitStatusExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitStatus,
 };
 
 use ::uverbs::{
+    condition::CONDITION_ENV,
     launch::{self, LaunchFiles, PARENT_ENV},
     matrix::{ROWS, Verdict},
     process::{EXPLAIN_ENV, FABRIC_ENV, LENIENT, PROFILE_ENV, ROCE, STRICT_ENV},
@@ -57,6 +58,9 @@ pub(crate) struct UverbsRunArgs {
     /// `adaptive-routing` places WRITEs that are under way in any order.
     #[arg(long, value_name = "NAME", default_value = "connectx", value_parser = ["connectx", "vf", "adaptive-routing"])]
     pub(crate) profile: String,
+    /// A file that says how the adapter is, at any time: `active`, `down` (the port), or `gone` (the device).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) condition: Option<PathBuf>,
     /// The program and its arguments.
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
@@ -95,6 +99,9 @@ fn start(args: &UverbsRunArgs) -> anyhow::Result<()> {
         command.env(STRICT_ENV, LENIENT);
     }
     command.env(PROFILE_ENV, &args.profile);
+    if let Some(file) = &args.condition {
+        command.env(CONDITION_ENV, std::path::absolute(file)?);
+    }
     command.env(PARENT_ENV, std::process::id().to_string());
     if let Some(fabric) = &args.fabric {
         command.env(FABRIC_ENV, fabric);

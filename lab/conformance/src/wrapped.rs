@@ -1,22 +1,27 @@
 //! A NIC around another one, which a test restricts, listens to, or makes refuse.
 
 use core::ops::{Deref, DerefMut};
-use std::time::Duration;
+use std::{os::fd::OwnedFd, time::Duration};
 
 use verbs::{
     Access, AddressVector, AsyncEvent, Completion, CqConfig, CreateError, Lid, Lkey, MemoryError,
     MemoryRegion, ModifyError, Nic, NicAttributes, PortAttributes, PostRecvError, PostSendError,
-    QpConfig, QpState, Qpn, QueuePair, RemoteSlice, Rkey, SendRequest, Sge, Shortage, SrqConfig,
-    Transition, Transport,
+    QpConfig, QpState, Qpn, QueuePair, Registration, RemoteSlice, Rkey, SendRequest, Sge, Shortage,
+    SrqConfig, Transition, Transport,
 };
 
 /// Hooks of a test in between. Each default passes requests and results on.
-pub trait Hooks: Clone {
+pub trait Hooks: Clone + 'static {
     /// Is kept as long as memory that was registered.
-    type Region;
+    type Region: 'static;
 
     /// Memory is registered with these rights.
     fn registers(&self, access: Access) -> Self::Region;
+
+    /// Whether the kernel has done with memory of another process.
+    fn is_registered(&self) -> bool {
+        true
+    }
 
     /// A channel is made.
     fn makes_channel(&self) {}
@@ -127,6 +132,29 @@ impl<N: Nic, H: Hooks> Nic for Wrapped<N, H> {
         Ok(WrappedMr { mr, _region: self.hooks.registers(access) })
     }
 
+    fn register_memfd(
+        &self,
+        pd: &N::Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self::Mr, MemoryError> {
+        let mr = self.nic.register_memfd(pd, fd, len_bytes, access)?;
+        Ok(WrappedMr { mr, _region: self.hooks.registers(access) })
+    }
+
+    fn begin_register_memfd(
+        &self,
+        pd: &N::Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Registration<Self::Mr> {
+        let hooks = self.hooks.clone();
+        let mut result = Some(self.register_memfd(pd, fd, len_bytes, access));
+        Registration::new(move || if hooks.is_registered() { result.take() } else { None })
+    }
+
     fn create_channel(&self) -> Result<N::Channel, CreateError> {
         self.hooks.makes_channel();
         self.nic.create_channel()
@@ -199,6 +227,10 @@ impl<M: MemoryRegion, R> MemoryRegion for WrappedMr<M, R> {
 
     fn load_u64(&self, offset: usize) -> u64 {
         self.mr.load_u64(offset)
+    }
+
+    fn has_pages(&self) -> bool {
+        self.mr.has_pages()
     }
 
     fn deregister(self) -> Result<(), MemoryError> {

@@ -54,6 +54,7 @@ mod clock;
 mod clock_page;
 mod cm;
 mod commands;
+pub mod condition;
 mod descriptors;
 mod engine;
 mod fabric;

@@ -164,6 +164,55 @@ pub const ROWS: &[Row] = &[
     perftest("READ, RC", "ib_read_bw", &["-n", "100"]),
     perftest("atomics, RC", "ib_atomic_lat", &["-n", "100"]),
     perftest("atomics, RC", "ib_atomic_bw", &["-n", "100"]),
+    perftest("WRITE, options: post list", "ib_write_bw", &["-n", "96", "-l", "8"]),
+    perftest("WRITE, options: one completion of 20", "ib_write_bw", &["-n", "100", "-Q", "20"]),
+    perftest("WRITE, options: short queue", "ib_write_bw", &["-n", "100", "-t", "8"]),
+    perftest("WRITE, options: MTU 256", "ib_write_bw", &["-n", "100", "-m", "256", "-s", "65536"]),
+    perftest("WRITE, options: 8 MiB", "ib_write_bw", &["-n", "5", "-s", "8388608"]),
+    perftest("WRITE, options: seconds", "ib_write_bw", &["-D", "1", "-s", "1024"]),
+    perftest("WRITE, options: no peak", "ib_write_bw", &["-n", "100", "-N"]),
+    perftest(
+        "WRITE, options: region per queue",
+        "ib_write_bw",
+        &["-n", "100", "-q", "4", "--mr_per_qp"],
+    ),
+    perftest("WRITE, options: service level", "ib_write_bw", &["-n", "100", "-S", "3"]),
+    perftest("WRITE, options: cycles, histogram", "ib_write_lat", &["-n", "100", "-C", "-H"]),
+    perftest("WRITE, options: unsorted", "ib_write_lat", &["-n", "100", "-U"]),
+    perftest(
+        "WRITE, options: both ways, four queues",
+        "ib_write_bw",
+        &["-n", "100", "-b", "-q", "4"],
+    ),
+    perftest("SEND, options: both ways", "ib_send_bw", &["-n", "100", "-b"]),
+    perftest("SEND, options: receives", "ib_send_bw", &["-n", "100", "-r", "64"]),
+    perftest("SEND, options: inline", "ib_send_lat", &["-n", "100", "-I", "32", "-s", "32"]),
+    perftest(
+        "SEND, options: both ways, UD",
+        "ib_send_bw",
+        &["-n", "100", "-b", "-c", "UD", "-s", "1024"],
+    ),
+    perftest("SEND, options: MTU 512", "ib_send_lat", &["-n", "100", "-m", "512", "-s", "4096"]),
+    perftest(
+        "SEND, options: four queues, SRQ",
+        "ib_send_bw",
+        &["-n", "100", "-q", "4", "--use-srq"],
+    ),
+    perftest("READ, options: outstanding", "ib_read_bw", &["-n", "100", "-o", "4"]),
+    perftest("READ, options: events", "ib_read_lat", &["-n", "100", "-e"]),
+    perftest("READ, options: both ways", "ib_read_bw", &["-n", "100", "-b"]),
+    perftest("READ, options: 1 MiB", "ib_read_bw", &["-n", "20", "-s", "1048576"]),
+    perftest(
+        "atomics, options: fetch and add",
+        "ib_atomic_lat",
+        &["-n", "100", "-A", "FETCH_AND_ADD"],
+    ),
+    perftest(
+        "atomics, options: compare and swap",
+        "ib_atomic_bw",
+        &["-n", "100", "-A", "CMP_AND_SWAP"],
+    ),
+    perftest("atomics, options: both ways", "ib_atomic_bw", &["-n", "100", "-b"]),
     ucx(UCX_RC, TAG),
     ucx(UCX_RC, PUT),
     ucx(UCX_RC, GET),
@@ -171,6 +220,12 @@ pub const ROWS: &[Row] = &[
     ucx(UCX_RC, STREAM),
     ucx(UCX_RC, AM),
     ucx(UCX_RC, LONG),
+    ucx(UCX_RC, &["-t", "tag_sync_lat", "-n", "100", "-w", "10"]),
+    ucx(UCX_RC, &["-t", "ucp_put_bw", "-s", "65536", "-n", "100", "-w", "10"]),
+    ucx(UCX_RC, &["-t", "ucp_swap", "-n", "100", "-w", "10"]),
+    ucx(UCX_RC, &["-t", "ucp_cswap", "-n", "100", "-w", "10"]),
+    ucx(UCX_RC, &["-t", "stream_bw", "-n", "100", "-w", "10"]),
+    ucx(UCX_RC, &["-t", "ucp_am_bw", "-s", "65536", "-n", "100", "-w", "10"]),
     ucx(UCX_UD, TAG),
     ucx(UCX_UD, PUT),
     ucx(UCX_UD, GET),
@@ -223,6 +278,11 @@ pub const ROWS: &[Row] = &[
     perftest("WRITE, RC, rdma_cm", "ib_write_lat", &["-R", "-n", "100"]),
     perftest("SEND, RC, rdma_cm", "ib_send_bw", &["-R", "-n", "100"]),
     perftest("SEND, UD, rdma_cm", "ib_send_lat", &["-R", "-n", "100", "-c", "UD"]),
+    perftest("WRITE, bandwidth, rdma_cm", "ib_write_bw", &["-R", "-n", "100"]),
+    perftest("READ, RC, rdma_cm", "ib_read_bw", &["-R", "-n", "100"]),
+    connected("rdma_cm, four connections", "ucmatose", CommandLineStyle::ConnectionManager, FOUR),
+    roce(connected("rdma_cm", "ucmatose", CommandLineStyle::ConnectionManager, &[])),
+    roce(perftest("SEND, RC, rdma_cm", "ib_send_bw", &["-R", "-n", "100"])),
     connected("rdma_cm, UD", "udaddy", CommandLineStyle::Datagrams, &[]),
     connected(
         "rdma_cm, rsockets, checked",
@@ -238,6 +298,7 @@ pub const ROWS: &[Row] = &[
     libfabric("libfabric, RXM", &["-p", "verbs;ofi_rxm", "-e", "rdm", "-I", "20"]),
 ];
 
+const FOUR: &[&str] = &["-c", "4", "-C", "50"];
 const PINGS: &[&str] = &["-V", "-C", "20"];
 const RIO: &[&str] = &["-C", "100", "-S", "1024"];
 const STREAM_CM: &[&str] = &["-T", "v", "-C", "100", "-S", "1024"];

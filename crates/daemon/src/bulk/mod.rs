@@ -25,7 +25,7 @@ use client::{
 use ids::slots::{Key, SlotTable};
 use memory::sync::Arc;
 use provider::{Offer, Work};
-use regions::Regions;
+use regions::{Regions, Registering};
 use rpc::{PeerId, Status, Worker};
 use transfers::Transfer;
 use verbs::Nic;
@@ -120,6 +120,8 @@ impl From<Status> for Answer {
 /// All about bulk memory, for one thread of a daemon.
 pub(crate) struct Bulk<N: Nic, P: ClientPort> {
     regions: Regions<N, P::Client>,
+    /// Memory that is being registered, and who asked.
+    registering: Vec<(P::ReplyTo, Registering<N, P::Client>)>,
     lent: SlotTable<Lent<P>>,
     works: SlotTable<Work<P>>,
     /// Deadlines of `works`.
@@ -145,6 +147,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     pub(crate) fn new(limits: &Limits, processes: Arc<ProcessRegions>) -> Self {
         Self {
             regions: Regions::new(limits, processes),
+            registering: Vec::new(),
             lent: SlotTable::bounded(LENT_MAX),
             works: SlotTable::bounded(WORKS_MAX),
             work_deadlines: Wheel::default(),
@@ -165,16 +168,17 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         self.regions.held()
     }
 
-    /// Calls that lend or borrow memory.
+    /// Calls that lend or borrow memory, and registrations.
     #[inline]
     pub(crate) fn open(&self) -> usize {
-        self.lent.len() + self.works.len()
+        self.lent.len() + self.works.len() + self.registering.len()
     }
 
     /// Handles what came in this turn, and moves what is to be moved. Returns how much was done.
     #[inline]
     pub(crate) fn advance(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
-        if turn.dispatcher.bulk.is_empty() && self.transfers.is_empty() {
+        let is_idle = self.transfers.is_empty() && self.registering.is_empty();
+        if turn.dispatcher.bulk.is_empty() && is_idle {
             return 0;
         }
         self.work(turn)
@@ -201,8 +205,26 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 Caller::Thread(..) => {}
             }
         }
+        done += self.end_registrations(turn);
         done += self.pump(turn);
         done
+    }
+
+    /// Tells clients of memory that is registered by now.
+    fn end_registrations(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
+        let before = self.registering.len();
+        let Self { registering, regions, .. } = self;
+        registering.retain_mut(|(reply_to, registering)| {
+            let is_there = turn.port.is_there(P::client_of(*reply_to));
+            let Some(ended) = regions.end(registering, is_there) else { return true };
+            match ended {
+                Ok(key) => turn.reply(*reply_to, Status::Ok, &key.to_u64().to_le_bytes()),
+                Err(status) if is_there => turn.reply(*reply_to, status, &[]),
+                Err(_) => {}
+            }
+            false
+        });
+        before - self.registering.len()
     }
 
     fn request(
@@ -226,9 +248,10 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 let Some(fd) = turn.port.take_descriptor(client) else {
                     return Status::InvalidArgument.into();
                 };
-                self.regions
-                    .register(turn.worker, client, maker, fd, word(0))
-                    .map(|key| Answer::word(key.to_u64()))
+                self.regions.begin(turn.worker, client, maker, fd, word(0)).map(|registering| {
+                    self.registering.push((reply_to, registering));
+                    Answer::Later
+                })
             }
             method::FORGET => Ok(self.regions.forget(client, word(0)).into()),
             method::LENT => self.count_lent(client, word(0)),

@@ -6,7 +6,7 @@ use ids::slots::{Key, SlotTable};
 use memory::sync::Arc;
 use proto::bulk::{Extent, Slice};
 use rpc::{LocalRegion, Status, Worker};
-use verbs::{MemoryError, Nic};
+use verbs::{MemoryError, Nic, Registration};
 
 use crate::{
     limits::Limits,
@@ -24,6 +24,14 @@ struct Entry<N: Nic, C> {
     uses: u32,
     /// Its client is gone, or wants it no more: it goes with its last use.
     is_forgotten: bool,
+}
+
+/// Memory of a client that is being registered.
+pub(super) struct Registering<N: Nic, C> {
+    client: C,
+    maker: Maker,
+    len_bytes: u64,
+    registration: Registration<LocalRegion<N>>,
 }
 
 /// The regions of all clients, by key.
@@ -85,31 +93,54 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
         }
     }
 
-    /// Maps and registers memory of a client.
+    /// Begins to map and to register memory of a client, which counts from now on.
     ///
     /// # Errors
     ///
-    /// As of [`check_share`](Self::check_share); [`Status::InvalidArgument`]: the memory is not as it must be;
-    /// [`Status::Unimplemented`]: the NIC lends none.
-    pub(super) fn register(
+    /// As of [`check_share`](Self::check_share).
+    pub(super) fn begin(
         &mut self,
         worker: &mut Worker<N>,
         client: C,
         maker: Maker,
         fd: OwnedFd,
         len_bytes: u64,
-    ) -> Result<Key, Status> {
+    ) -> Result<Registering<N, C>, Status> {
         self.check_share(maker, len_bytes)?;
         let len = usize::try_from(len_bytes).map_err(|_| Status::OutOfRange)?;
-        let region = worker.expose_memfd(fd, len).map_err(|error| {
-            tracing::warn!(%error, "memory of a process is not registered");
-            status_of(&error)
-        })?;
-        let entry = Entry { client, maker, region, len_bytes, uses: 0, is_forgotten: false };
-        let key = self.table.insert(entry).map_err(|_| Status::ResourceExhausted)?;
+        let registration = worker.begin_expose_memfd(fd, len);
         self.held.add(len_bytes);
         self.processes.add(maker, len_bytes);
-        Ok(key)
+        Ok(Registering { client, maker, len_bytes, registration })
+    }
+
+    /// The region, once it is registered; `None`: not yet. A client that is gone by then gets none.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::InvalidArgument`]: the memory is not as it must be; [`Status::Unimplemented`]: the NIC lends
+    /// none; [`Status::ResourceExhausted`]; [`Status::Cancelled`]: the client is gone.
+    pub(super) fn end(
+        &mut self,
+        registering: &mut Registering<N, C>,
+        is_there: bool,
+    ) -> Option<Result<Key, Status>> {
+        let ended = registering.registration.poll()?;
+        let &mut Registering { client, maker, len_bytes, .. } = registering;
+        let made = ended.map_err(|error| {
+            tracing::warn!(%error, "memory of a process is not registered");
+            status_of(&error)
+        });
+        let made = if is_there { made } else { Err(Status::Cancelled) };
+        let made = made.and_then(|region| {
+            let entry = Entry { client, maker, region, len_bytes, uses: 0, is_forgotten: false };
+            self.table.insert(entry).map_err(|_| Status::ResourceExhausted)
+        });
+        if made.is_err() {
+            self.held.remove(len_bytes);
+            self.processes.remove(maker, len_bytes);
+        }
+        Some(made)
     }
 
     /// A client's own region, by an alleged key.
@@ -215,6 +246,21 @@ mod tests {
     struct Rig {
         worker: Worker<Nic>,
         memory: memory::Region,
+    }
+
+    impl Regions<Nic, u32> {
+        /// Of a NIC that does it at once.
+        fn register(
+            &mut self,
+            worker: &mut Worker<Nic>,
+            client: u32,
+            maker: Maker,
+            fd: OwnedFd,
+            len_bytes: u64,
+        ) -> Result<Key, Status> {
+            let mut registering = self.begin(worker, client, maker, fd, len_bytes)?;
+            self.end(&mut registering, true).unwrap()
+        }
     }
 
     impl Rig {

@@ -304,9 +304,19 @@ impl<P: ClientPort> Dispatcher<P> {
         mem::take(&mut self.broken)
     }
 
-    /// A peer came up.
+    /// A peer came up here: it may call.
     pub(super) fn connect(&mut self, rank: u32, peer: PeerId) {
         self.peers.insert(rank, peer);
+    }
+
+    /// Peers that may be called.
+    pub(super) fn peers_up(&self) -> usize {
+        self.peers.up()
+    }
+
+    /// A peer came up there, too: it may be called.
+    pub(super) fn call_from_now_on(&mut self, rank: u32) {
+        self.peers.open(rank);
     }
 
     /// A peer is gone: calls that wait for its ring end. Calls in flight end with the connection.

@@ -4,8 +4,12 @@ use rpc::{PeerId, Status};
 
 /// Maps ranks to connections and back.
 pub(super) struct PeerTable {
-    /// By rank: the connection to a peer that is up.
+    /// By rank: the connection to a peer that is up here and there.
     by_rank: Vec<Option<PeerId>>,
+    /// By rank: the connection to a peer that is up here. It may call, and is not called before it is up there.
+    connected: Vec<Option<PeerId>>,
+    /// Ranks that are up here and there.
+    up: usize,
     /// By slot of the connection: whose it is.
     by_slot: Vec<Option<(PeerId, u32)>>,
     /// Counters of each peer, by rank.
@@ -33,7 +37,8 @@ impl PeerTable {
     pub(super) fn new(size: u32) -> Self {
         let counts = vec![PeerCounts::default(); size as usize];
         let short_until_ns = vec![0; size as usize];
-        Self { by_rank: vec![None; size as usize], by_slot: Vec::new(), counts, short_until_ns }
+        let [by_rank, connected] = [(); 2].map(|()| vec![None; size as usize]);
+        Self { by_rank, connected, up: 0, by_slot: Vec::new(), counts, short_until_ns }
     }
 
     pub(super) fn counts(&self, rank: u32) -> PeerCounts {
@@ -46,7 +51,7 @@ impl PeerTable {
         &mut self.counts[rank as usize]
     }
 
-    /// The connection to a rank that is up.
+    /// The connection to a rank that is up here and there.
     #[inline]
     pub(super) fn get(&self, rank: u32) -> Option<PeerId> {
         self.by_rank[rank as usize]
@@ -80,17 +85,32 @@ impl PeerTable {
         self.by_rank.iter().flatten().copied()
     }
 
-    /// A peer came up.
+    /// Ranks that are up here and there.
+    pub(super) fn up(&self) -> usize {
+        self.up
+    }
+
+    /// A peer came up here.
     pub(super) fn insert(&mut self, rank: u32, peer: PeerId) {
-        self.by_rank[rank as usize] = Some(peer);
+        self.connected[rank as usize] = Some(peer);
         let slot = usize::from(peer.slot());
         self.by_slot.resize(self.by_slot.len().max(slot + 1), None);
         self.by_slot[slot] = Some((peer, rank));
     }
 
+    /// A peer that came up here is up there, too.
+    pub(super) fn open(&mut self, rank: u32) {
+        let (is_up, connected) = (&mut self.by_rank[rank as usize], self.connected[rank as usize]);
+        if is_up.is_none() && connected.is_some() {
+            *is_up = connected;
+            self.up += 1;
+        }
+    }
+
     /// A peer is gone.
     pub(super) fn remove(&mut self, rank: u32) {
-        if let Some(peer) = self.by_rank[rank as usize].take() {
+        self.up -= usize::from(self.by_rank[rank as usize].take().is_some());
+        if let Some(peer) = self.connected[rank as usize].take() {
             self.by_slot[usize::from(peer.slot())].take_if(|(known, _)| *known == peer);
         }
     }

@@ -25,6 +25,10 @@ pub(super) struct Link {
     is_awaited: bool,
     /// By how much the second heartbeat comes earlier than an interval after the first.
     lead_ns: u64,
+    /// The first heartbeat that proves the link to the peer, in the present epochs of both: whoever echoes it is up.
+    told_ns: Option<u64>,
+    /// Both ends are up.
+    is_ready: bool,
 }
 
 impl Link {
@@ -41,6 +45,8 @@ impl Link {
             next_send_ns: now_ns,
             is_awaited: false,
             lead_ns,
+            told_ns: None,
+            is_ready: false,
         }
     }
 
@@ -63,6 +69,9 @@ impl Link {
 
     pub(super) fn sent(&mut self, now_ns: u64, interval_ns: u64) {
         self.is_awaited = false;
+        if self.peer_epoch > self.peer_epoch_over {
+            self.told_ns.get_or_insert(now_ns);
+        }
         if now_ns < self.next_send_ns {
             // One more than the interval asks for: the others stay spread over it.
             return;
@@ -112,6 +121,7 @@ impl Link {
             let latest = if self.was_up { over } else { over.max(known) };
             self.epoch = self.epoch.max(latest.saturating_add(1));
             self.epoch_began_ns = now_ns;
+            self.told_ns = None;
         }
         if heartbeat.epoch < self.peer_epoch || heartbeat.epoch <= self.peer_epoch_over {
             return false;
@@ -120,6 +130,7 @@ impl Link {
             self.give_up(peer, Gone::Replaced, now_ns, event);
             self.peer_epoch = heartbeat.epoch;
             self.heard_ns = heartbeat.sent_ns;
+            self.told_ns = None;
         }
         // Heartbeats may overtake each other.
         self.heard_ns = self.heard_ns.max(heartbeat.sent_ns);
@@ -133,6 +144,12 @@ impl Link {
         if is_proof {
             self.proven_ns = self.proven_ns.max(heartbeat.echo_ns);
             self.revive(peer, now_ns, config, event);
+            // The peer came up before it sent this: the connection has both ends.
+            let is_told = self.told_ns.is_some_and(|told_ns| told_ns <= heartbeat.echo_ns);
+            if is_told && self.state != PeerState::Down && !self.is_ready {
+                self.is_ready = true;
+                event(PeerEvent::Ready { peer });
+            }
         }
         true
     }
@@ -195,6 +212,8 @@ impl Link {
         // The peer should not wait to hear of the new epoch.
         self.next_send_ns = now_ns;
         self.is_awaited = false;
+        self.told_ns = None;
+        self.is_ready = false;
         event(PeerEvent::Gone { peer, epoch: self.peer_epoch, why });
     }
 }

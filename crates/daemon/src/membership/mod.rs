@@ -74,6 +74,12 @@ pub enum PeerEvent {
         /// Ours with it.
         our_epoch: u64,
     },
+    /// It is up, too, unless the heartbeat that told it so took as long as suspicion: whatever is sent to it finds the
+    /// other end of the connection.
+    Ready {
+        /// Its rank.
+        peer: u32,
+    },
     /// It has not echoed for long.
     Suspected {
         /// Its rank.
@@ -118,7 +124,8 @@ impl Events {
         match event {
             PeerEvent::Up { .. } => self.up += 1,
             PeerEvent::Gone { .. } => self.up -= 1,
-            PeerEvent::Suspected { .. } | PeerEvent::Recovered { .. } => {}
+            PeerEvent::Ready { .. } | PeerEvent::Suspected { .. } | PeerEvent::Recovered { .. } => {
+            }
         }
         self.queue.push_back(event);
     }

@@ -10,6 +10,7 @@ use copyrpc_daemon::{
     serve,
 };
 use memory::sync::{AtomicBool, Ordering};
+use verbs::Nic;
 
 #[path = "../../../bootstrap/tests/common/mod.rs"]
 mod common;
@@ -42,16 +43,26 @@ pub(crate) fn with_two_daemons(
     services: impl Fn() -> Services<IpcPort> + Sync,
     body: impl FnOnce(&[Serving; 2]),
 ) {
+    with_two_daemons_on(name, |nic| nic, services, body);
+}
+
+/// The same with what `wrap` makes of their NICs.
+pub(crate) fn with_two_daemons_on<N: Nic>(
+    name: &str,
+    wrap: impl Fn(softnic::Nic) -> N + Sync,
+    services: impl Fn() -> Services<IpcPort> + Sync,
+    body: impl FnOnce(&[Serving; 2]),
+) {
     let temp = private(name);
     let both = [0, 1].map(|rank| serving(temp.path(), rank));
     let fabric = temp.path().file_name().unwrap().to_str().unwrap().to_owned();
-    let (stop, services) = (AtomicBool::new(false), &services);
+    let (stop, services, wrap) = (AtomicBool::new(false), &services, &wrap);
     thread::scope(|scope| {
         let daemons = both.each_ref().map(|serving| {
             let (stop, fabric) = (&stop, fabric.clone());
             scope.spawn(move || {
                 let nic = softnic::Config { fabric, ..softnic::Config::default() };
-                serve(serving, softnic::open(&nic).unwrap(), services(), stop).unwrap();
+                serve(serving, wrap(softnic::open(&nic).unwrap()), services(), stop).unwrap();
             })
         });
         let stopped = StopOnDrop(&stop);

@@ -9,7 +9,7 @@ use mlx5::device::{
 };
 use verbs::{
     Access, AddressVector, AsyncEvent, Capabilities, CreateError, DcKey, GidRoute, MemoryError,
-    NicAttributes, PortAttributes, PortRoute, Transport,
+    NicAttributes, PortAttributes, PortRoute, Registration, Transport,
 };
 
 use super::{
@@ -193,6 +193,16 @@ unsafe impl mlx5::device::Device for Device {
         access: Access,
     ) -> Result<Mr, MemoryError> {
         Mr::of_memfd(&pd.0, fd, len, access)
+    }
+
+    fn begin_register_memfd(
+        &self,
+        pd: &Pd,
+        fd: OwnedFd,
+        len: usize,
+        access: Access,
+    ) -> Registration<Mr> {
+        Mr::begin_of_memfd(&pd.0, fd, len, access)
     }
 
     fn create_channel(&self) -> Result<Channel, CreateError> {

@@ -8,7 +8,8 @@ use proto::{
     copyrpc::{CallId, Large, RequestId},
 };
 use verbs::{
-    Access, MemoryError, Nic, PostSendError, RemoteSlice, Rkey, SendFlags, SendRequest, Shortage,
+    Access, MemoryError, Nic, PostSendError, Registration, RemoteSlice, Rkey, SendFlags,
+    SendRequest, Shortage,
 };
 
 use super::{
@@ -42,21 +43,18 @@ impl<N: Nic> Worker<N> {
         Ok(LocalRegion { mr: std::rc::Rc::new(mr) })
     }
 
-    /// As [`expose`](Self::expose), of memory that another process made and shares with this one: a memfd
-    /// that nobody can shrink.
-    ///
-    /// # Errors
-    ///
-    /// [`MemoryError`]; not every NIC can do that.
-    pub fn expose_memfd(
+    /// Begins what [`expose`](Self::expose) does, with memory that another process made and shares with this one: a memfd
+    /// that nobody can shrink. Not every NIC can do that. A NIC that takes long lets another thread wait.
+    pub fn begin_expose_memfd(
         &mut self,
         fd: OwnedFd,
         len_bytes: usize,
-    ) -> Result<LocalRegion<N>, MemoryError> {
+    ) -> Registration<LocalRegion<N>> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let access = self.config().access(access);
-        let mr = self.nic().register_memfd(self.resources.pd(), fd, len_bytes, access)?;
-        Ok(LocalRegion { mr: std::rc::Rc::new(mr) })
+        let pd = self.resources.pd();
+        let begun = self.nic().begin_register_memfd(pd, fd, len_bytes, access);
+        begun.map(|mr| LocalRegion { mr: std::rc::Rc::new(mr) })
     }
 
     /// Reads a peer's memory. [`Handler::response`] tells the end, with `cookie`. The peer's program

@@ -79,7 +79,9 @@ impl<N: Nic> Worker<N> {
         let hello = hello?;
         self.config().classify(&mut contact.endpoint.address);
         self.check(&contact, &hello)?;
-        let mirror = self.resources.register(hello.geometry.ring_bytes(), Access::LOCAL_WRITE)?;
+        let Self { mirrors, resources, .. } = self;
+        let mirror_bytes = hello.geometry.ring_bytes();
+        let mirror = mirrors.take(mirror_bytes, |len, access| resources.register(len, access))?;
         let peer = self.peer(id).ok_or(ConnectError::NotInvited)?;
         let PeerState::Invited { .. } = peer.state else { return Err(ConnectError::NotInvited) };
         let (own, psn, queue) = (peer.hello, peer.psn, peer.queue);

@@ -44,6 +44,7 @@ use verbs::{Access, ArmError, Channel as _, Nic};
 
 use crate::{
     Config, NicFailure, OpenError, PeerId,
+    mirrors::Mirrors,
     partial_calls::EndedCalls,
     peer::{Live, Peer},
     pool::{Budget, LargeMemory, Pool},
@@ -94,6 +95,7 @@ pub struct Worker<N: Nic> {
     landing: Pool<N>,
     /// Of all memory for bodies.
     budget: Rc<Budget>,
+    mirrors: Mirrors<N>,
     tokens: DroppedTokens,
     begun_calls: EndedCalls,
     notices: Notices,
@@ -125,6 +127,7 @@ impl<N: Nic> Worker<N> {
             transfers: Transfers::new(),
             landing: Pool::new(config.access(Access::LOCAL_WRITE), &budget),
             budget,
+            mirrors: Mirrors::new(config.peers_max),
             tokens: DroppedTokens::default(),
             begun_calls: EndedCalls::default(),
             notices: Notices::default(),

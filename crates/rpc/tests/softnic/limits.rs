@@ -174,6 +174,56 @@ fn bodies_that_are_under_way_again_register_nothing() {
     }
 }
 
+/// A peer has a key for the ring that it writes. What no peer reaches shares regions, of which each has as many mirrors as
+/// all before it.
+#[test]
+fn peers_share_the_regions_that_they_do_not_reach() {
+    const PEERS: u16 = 64;
+    let config = Config { peers_max: PEERS, ..tight() };
+    let fabric = fabric();
+    let nic = faulty(&fabric);
+    let log = nic.hooks.log.clone();
+    let mut hub = Worker::open(nic, config.clone(), 0).unwrap();
+    let open = |_| Worker::open(faulty(&fabric), Config { peers_max: 1, ..tight() }, 0).unwrap();
+    let mut others: Vec<Worker<Faulty>> = (0..PEERS).map(open).collect();
+    let mut join = |hub: &mut Worker<Faulty>, other: usize| {
+        let (to_other, ours) = hub.invite().unwrap();
+        let (to_hub, theirs) = others[other].invite().unwrap();
+        hub.connect(to_other, &theirs).unwrap();
+        others[other].connect(to_hub, &ours).unwrap();
+        (to_other, to_hub)
+    };
+    let mut peers: Vec<_> = (0..PEERS.into()).map(|other| join(&mut hub, other)).collect();
+    let count = |wanted: Access| {
+        let is_meant = |it: &&Access| **it - Access::RELAXED_ORDERING == wanted;
+        log.borrow().registered.iter().filter(is_meant).count()
+    };
+    assert_eq!(
+        count(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        usize::from(PEERS),
+        "a ring each"
+    );
+    // 1 + 1 + 2 + 4 + 8 + 16 + 32
+    assert_eq!(count(Access::LOCAL_WRITE), 7, "mirrors");
+    // Those of peers that are gone are used again; a region whose last peer is gone, is gone.
+    for (to_other, _) in peers.drain(16..48) {
+        hub.close(to_other);
+    }
+    hub.poll(0, &mut Program::default());
+    let fresh: Vec<_> = (0..32).map(|_| open(0)).collect();
+    for mut other in fresh {
+        let (to_other, ours) = hub.invite().unwrap();
+        let (to_hub, theirs) = other.invite().unwrap();
+        hub.connect(to_other, &theirs).unwrap();
+        other.connect(to_hub, &ours).unwrap();
+    }
+    assert_eq!(
+        count(Access::LOCAL_WRITE),
+        8,
+        "16 of a region that was left, and 16 of another one"
+    );
+}
+
 /// Rings, bodies and exposed memory alike.
 #[test]
 fn all_memory_is_registered_with_the_ordering_of_the_settings() {

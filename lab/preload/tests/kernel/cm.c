@@ -2,6 +2,8 @@
  * failure. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <unistd.h>
+#include <rdma/rdma_user_cm.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +36,18 @@ static void names(void) {
 		rdma_destroy_id(listener);
 	}
 	EXPECT(!taken, "%d of 200 times the address was in use", taken);
+}
+
+/* Addresses of family AF_IB: librdmacm asks for them with its first identifier, by BIND, and goes on without. */
+static void families(void) {
+	struct { struct rdma_ucm_cmd_hdr head; struct rdma_ucm_bind bind; } general = {
+		{ RDMA_USER_CM_CMD_BIND, sizeof general.bind, 0 }, { .addr_size = 48 } };
+	struct { struct rdma_ucm_cmd_hdr head; struct rdma_ucm_bind_ip bind; } ip = {
+		{ RDMA_USER_CM_CMD_BIND_IP, sizeof ip.bind, 0 }, { .addr = { .sin6_family = AF_IB } } };
+	errno = 0;
+	EXPECT(write(channel->fd, &general, sizeof general) < 0 && errno == ENOSYS, "BIND: %d", errno);
+	errno = 0;
+	EXPECT(write(channel->fd, &ip, sizeof ip) < 0 && errno == EINVAL, "BIND_IP of AF_IB: %d", errno);
 }
 
 static void limits(void) {
@@ -74,5 +88,6 @@ int main(void) {
 		return puts("no channel"), 2;
 	names();
 	limits();
+	families();
 	return failures != 0;
 }

@@ -141,9 +141,9 @@ pub(super) fn run(
 fn run_without_response(manager: &mut Manager, command: &Command<'_>) -> Result<(), Errno> {
     let fields = command.fields;
     match command.name {
-        "BIND_IP" => manager.bind(fields.u32(36), address_at(fields, 8).ok_or(Errno::AFNOSUPPORT)?),
+        "BIND_IP" => manager.bind(fields.u32(36), address_at(fields, 8).ok_or(Errno::INVAL)?),
         "RESOLVE_IP" => {
-            let to = address_at(fields, 28).ok_or(Errno::AFNOSUPPORT)?;
+            let to = address_at(fields, 28).ok_or(Errno::INVAL)?;
             manager.resolve_address(fields.u32(56), address_at(fields, 0), to)
         }
         "RESOLVE_ROUTE" => manager.resolve_route(fields.u32(0)),
@@ -166,7 +166,8 @@ fn run_without_response(manager: &mut Manager, command: &Command<'_>) -> Result<
         // It tells that data came before the last message of a connection, which comes by itself.
         "NOTIFY" => manager.get(fields.u32(0)).map(drop),
         // With the first identifier librdmacm asks for addresses of InfiniBand by BIND, and goes on without.
-        _ => Err(Errno::OPNOTSUPP),
+        // Linux `ucma_write`: ENOSYS for a command without a function, EINVAL for an address of another family.
+        _ => Err(Errno::NOSYS),
     }
 }
 

@@ -10,6 +10,7 @@ use super::{Refusal, Response};
 use crate::{
     abi::{Command, Record},
     clock_page,
+    condition::AdapterCondition,
     engine::{Ah, Context, Engine, EventPipe},
 };
 
@@ -71,6 +72,9 @@ pub(super) fn get_context(
     command: &Command<'_>,
 ) -> Result<Response, Refusal> {
     let refused = |errno: Errno| Refusal::new("GET_CONTEXT", errno, errno);
+    if engine.condition.now == AdapterCondition::Gone {
+        return Err(Refusal::new("GET_CONTEXT", "the device is away", Errno::NODEV));
+    }
     // struct mlx5_ib_alloc_ucontext_req_v2; `MLX5_IB_ALLOC_UCTX_DEVX` is the only flag, and asks for what is absent.
     let flags = command.driver(0).u32(8);
     if flags != 0 {
@@ -168,7 +172,7 @@ pub(super) fn query_port(engine: &Engine, command: &Command<'_>) -> Result<Respo
     port.u32(4, MESSAGE_BYTES_MAX);
     port.u32(16, u32::try_from(engine.device.gid_table().len()).unwrap_or(1));
     port.u16(20, PKEYS);
-    // state ACTIVE, largest and active MTU 4096, LMC, virtual lanes, SL, timeout, init type, 4x, 25 Gb/s,
+    // state, largest and active MTU 4096, LMC, virtual lanes, SL, timeout, init type, 4x, 25 Gb/s,
     // LinkUp, link layer, flags
     const GRH_REQUIRED: u8 = 1;
     let (link, flags) = match engine.link {
@@ -183,7 +187,10 @@ pub(super) fn query_port(engine: &Engine, command: &Command<'_>) -> Result<Respo
             (2, GRH_REQUIRED)
         }
     };
-    port.set(26, &[4, 5, 5, 0, 4, 0, 18, 0, 2, 32, 5, link, flags]);
+    // `PORT_DOWN` and Polling
+    let (state, physical) =
+        if engine.condition.now == AdapterCondition::Active { (4, 5) } else { (1, 2) };
+    port.set(26, &[state, 5, 5, 0, 4, 0, 18, 0, 2, 32, physical, link, flags]);
     Ok((port.0, Vec::new()))
 }
 

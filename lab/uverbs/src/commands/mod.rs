@@ -46,6 +46,9 @@ impl Refusal {
 pub(crate) unsafe fn run(engine: &mut Engine, context: u32, bytes: &[u8]) -> Result<(), Refusal> {
     let short = || Refusal::new("a command", "it is shorter than it says", Errno::INVAL);
     let command = &Command::parse(bytes).ok_or_else(short)?;
+    if engine.dead.contains(&context) {
+        return Err(Refusal::new("a command", "the device has failed", Errno::IO));
+    }
     let (core, driver) = match command.number {
         number::GET_CONTEXT => device::get_context(engine, context, command)?,
         number::QUERY_DEVICE => device::query_device(engine, command),

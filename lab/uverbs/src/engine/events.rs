@@ -5,12 +5,19 @@ use mlx5::device::{Device as _, DeviceCq as _};
 use verbs::AsyncEvent;
 
 use super::{Engine, objects::Cq};
+use crate::condition::AdapterCondition;
 
 /// `enum ib_event_type`
 const QP_FATAL: u32 = 1;
 const CQ_ERR: u32 = 0;
 const SRQ_LIMIT_REACHED: u32 = 15;
 const QP_LAST_WQE_REACHED: u32 = 16;
+const DEVICE_FATAL: u32 = 8;
+const PORT_ACTIVE: u32 = 9;
+const PORT_ERR: u32 = 10;
+
+/// The port that an event is of.
+const PORT: u64 = 1;
 
 /// What no request looks like: the highest byte of one holds a number below 4 and a command of 0 or 1.
 const NO_REQUEST: u32 = u32::MAX;
@@ -63,6 +70,30 @@ impl Engine {
         self.raise_limits();
         while let Some(event) = self.device.poll_event() {
             self.raise(event);
+        }
+    }
+
+    /// Lets programs know what has become of the adapter. A kernel takes every object of a failed device away.
+    pub(super) fn look_at_condition(&mut self) {
+        let before = self.condition.now;
+        let Some(now) = self.condition.changed() else { return };
+        let (element, number) = match now {
+            AdapterCondition::Active if before == AdapterCondition::Gone => return,
+            AdapterCondition::Active => (PORT, PORT_ACTIVE),
+            AdapterCondition::Down => (PORT, PORT_ERR),
+            AdapterCondition::Gone => (0, DEVICE_FATAL),
+        };
+        for (context, it) in &self.contexts {
+            if !self.dead.contains(context) {
+                it.events.write_async(element, number);
+            }
+        }
+        if now == AdapterCondition::Gone {
+            let contexts: Vec<u32> = self.contexts.keys().copied().collect();
+            for context in contexts {
+                self.take_away(context);
+                self.dead.insert(context);
+            }
         }
     }
 

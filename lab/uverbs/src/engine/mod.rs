@@ -6,7 +6,7 @@ mod objects;
 mod strict;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     io,
     sync::Arc,
 };
@@ -17,6 +17,7 @@ use verbs::{Lid, LinkLayer, QpState};
 
 use crate::{
     clock::Clock,
+    condition::{AdapterCondition, Watch},
     fabric::{Fabric, Frame, Gone},
 };
 pub(crate) use event_pipe::EventPipe;
@@ -69,6 +70,9 @@ pub(crate) struct Engine {
     clock: Arc<Clock>,
     fabric: Fabric,
     own: VecDeque<Frame>,
+    pub(crate) condition: Watch,
+    /// Contexts of a device that has failed since: commands on them fail.
+    pub(crate) dead: HashSet<u32>,
 }
 
 impl Engine {
@@ -105,6 +109,8 @@ impl Engine {
             clock,
             fabric: joined,
             own: VecDeque::new(),
+            condition: Watch::from_environment(),
+            dead: HashSet::new(),
         })
     }
 
@@ -120,6 +126,7 @@ impl Engine {
 
     /// Does what there is to do now; whether there was anything.
     pub(crate) fn step(&mut self) -> bool {
+        self.look_at_condition();
         let mut did = self.receive();
         did |= self.run_queues();
         did |= self.run_own();
@@ -151,6 +158,13 @@ impl Engine {
 
     /// The device that is open as `context` is closed: what the program has left of it goes.
     pub(crate) fn close(&mut self, context: u32) {
+        self.take_away(context);
+        self.contexts.remove(&context);
+        self.dead.remove(&context);
+    }
+
+    /// Takes the objects of a context away.
+    fn take_away(&mut self, context: u32) {
         let left = self.qps.values_mut().filter(|qp| qp.context == context);
         left.for_each(|qp| qp.device.destroy());
         self.qps.retain(|qp| qp.context != context);
@@ -159,7 +173,6 @@ impl Engine {
         self.mrs.retain(|mr| mr.context != context);
         self.ahs.retain(|ah| ah.context != context);
         self.pds.retain(|pd| pd.context != context);
-        self.contexts.remove(&context);
     }
 
     /// Tells peers of a good end, and writes what waits for them, in at most so many steps.
@@ -185,7 +198,10 @@ impl Engine {
     fn take(&mut self, frame: Frame) {
         match frame {
             Frame::Packet(packet) => {
-                let answer = match self.port.respond(&packet) {
+                let is_lost = self.condition.now != AdapterCondition::Active
+                    && VirtualPort::dropped(&packet).destination().0 != self.lid;
+                let answer = if is_lost { None } else { self.port.respond(&packet) };
+                let answer = match answer {
                     Some(answer) => answer,
                     None if self.is_unanswered(&packet) => return,
                     // Who sent it hears that it is gone: nothing else is lost here.
@@ -275,6 +291,10 @@ impl Engine {
     fn send(&mut self, packet: Packet) {
         if packet.destination().0 == self.lid {
             self.own.push_back(Frame::Packet(packet));
+        } else if self.condition.now != AdapterCondition::Active {
+            if !packet.is_datagram() {
+                self.own.push_back(Frame::Answer(VirtualPort::dropped(&packet)));
+            }
         } else if !self.fabric.send_packet(&packet) && !packet.is_datagram() {
             self.own.push_back(Frame::Answer(VirtualPort::dropped(&packet)));
         }
