@@ -12,7 +12,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     CallError, To,
-    message::{CallExtra, DAEMON, DirectHead, HAS_TRACE, WantedHead},
+    message::{CallExtra, DAEMON, DirectHead, HAS_TRACE, IS_SINGLE, WantedHead},
 };
 
 /// Destinations that are counted at a time, by a hash of them.
@@ -91,8 +91,10 @@ pub(crate) enum Way {
 pub(crate) trait DirectSession: Sized {
     /// The session to which an introduction leads; `None`: it leads nowhere.
     fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>>;
-    /// Whether it answers no more calls.
-    fn is_gone(&self) -> bool;
+    /// Whether no more calls are to be made in it: it answers none, or its server asks the client to leave.
+    fn is_ending(&self) -> bool;
+    /// Whether calls are made one at a time.
+    const IS_SINGLE: bool;
     /// Whether nothing is in flight.
     fn is_idle(&self) -> bool;
 }
@@ -144,7 +146,7 @@ impl<T: DirectSession> Direct<T> {
         if let Some(place) = &mut self.places[index]
             && let State::Open(at) = place.state
             && place.is_of(to)
-            && !self.sessions[at].session.is_gone()
+            && !self.sessions[at].session.is_ending()
         {
             place.heat = (place.heat + 1).min(HEAT_MAX);
             return Way::Session(at);
@@ -174,7 +176,7 @@ impl<T: DirectSession> Direct<T> {
                 return Way::Meet(index);
             }
             State::Coming(..) => self.look(index),
-            // It is gone: whoever takes its place is found through the daemon.
+            // It is gone, or to be left: the next one is found through the daemon.
             State::Open(_) if is_idle => self.replace(index, to),
             State::Counting { .. } | State::Asked | State::Open(_) => {}
         }
@@ -196,13 +198,13 @@ impl<T: DirectSession> Direct<T> {
         }
     }
 
-    /// Forgets sessions that are gone, and idle.
+    /// Forgets sessions that are gone, or to be left, and idle.
     #[cold]
     pub(crate) fn close_gone(&mut self) {
         while let Some(at) = self
             .sessions
             .iter()
-            .position(|Opened { session, .. }| session.is_gone() && session.is_idle())
+            .position(|Opened { session, .. }| session.is_ending() && session.is_idle())
         {
             self.close(at);
         }
@@ -247,7 +249,8 @@ impl<T: DirectSession> Direct<T> {
     /// What is asked for the destination of a place.
     pub(crate) fn wanted(&self, index: usize) -> WantedHead {
         let to = self.places[index].as_ref().map_or((0, 0), |place| (place.rank, place.service));
-        WantedHead { rank: to.0.into(), service: to.1.into(), reserved: 0.into() }
+        let flags = if T::IS_SINGLE { IS_SINGLE } else { 0 };
+        WantedHead { rank: to.0.into(), service: to.1.into(), flags: flags.into() }
     }
 
     /// How it went with an introduction.
@@ -377,13 +380,15 @@ pub(crate) fn direct_error(failed: ipc::Failed<'_>, to: To) -> CallError {
 }
 
 impl DirectSession for ipc::BlockingClient {
+    const IS_SINGLE: bool = true;
+
     fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>> {
         Self::introduced(newcomer, config).ok()
     }
 
     #[inline]
-    fn is_gone(&self) -> bool {
-        self.gone().is_some()
+    fn is_ending(&self) -> bool {
+        self.gone().is_some() || self.is_asked_to_leave()
     }
 
     fn is_idle(&self) -> bool {
@@ -392,13 +397,15 @@ impl DirectSession for ipc::BlockingClient {
 }
 
 impl<C> DirectSession for ipc::PipelinedClient<C> {
+    const IS_SINGLE: bool = false;
+
     fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>> {
         Self::introduced(newcomer, config).ok()
     }
 
     #[inline]
-    fn is_gone(&self) -> bool {
-        self.gone().is_some()
+    fn is_ending(&self) -> bool {
+        self.gone().is_some() || self.is_asked_to_leave()
     }
 
     fn is_idle(&self) -> bool {

@@ -183,9 +183,12 @@ pub struct WantedHead {
     pub rank: U32,
     /// The service.
     pub service: U16,
-    /// Zero.
-    pub reserved: U16,
+    /// [`IS_SINGLE`].
+    pub flags: U16,
 }
+
+/// A bit of [`WantedHead::flags`]: the client makes its calls one at a time.
+pub const IS_SINGLE: u16 = 1;
 
 /// Before the body of a request that goes to a provider without a daemon in between.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

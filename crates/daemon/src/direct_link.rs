@@ -48,4 +48,6 @@ pub(crate) struct DirectNewcomer {
     pub(crate) service: u16,
     pub(crate) process: ClientProcess,
     pub(crate) link: Arc<DirectLink>,
+    /// It makes its calls one at a time.
+    pub(crate) is_single: bool,
 }

@@ -39,6 +39,7 @@ pub mod config;
 mod control;
 mod descriptors;
 mod direct_link;
+mod direct_sessions;
 mod dispatcher;
 mod fair_queue;
 mod limits;
@@ -374,7 +375,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     fn count(&mut self, now_ns: u64) {
         let outstanding = self.dispatcher.outstanding() as u64;
         let (waiting, held) = (self.dispatcher.waiting(), self.dispatcher.held_bytes());
-        let sessions = self.dispatcher.introductions.hosted() as u64;
+        let sessions = self.dispatcher.introductions.sessions.hosted() as u64;
         let (clients, welcomed, evicted) = self.port.census();
         let rejections = self.port.rejections();
         rejections::log(std::mem::replace(&mut self.rejections, rejections), rejections);

@@ -6,7 +6,6 @@ use std::{
     os::fd::AsFd as _,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -337,48 +336,6 @@ fn drain(mut cluster: Cluster) {
         let (answered, error) = calling.join().unwrap();
         assert_eq!(error.status(), Status::Unavailable, "{error}");
         assert_eq!(serving.join().unwrap(), answered);
-    });
-}
-
-#[test]
-fn another_process_that_offers_the_service_gets_its_share_from_clients_that_went_without_the_daemon()
- {
-    share(&Cluster::new(1), 0);
-}
-
-/// The second provider belongs to the thread of the first one, or to that of the client.
-#[test]
-fn another_process_on_any_thread_that_offers_the_service_gets_its_share() {
-    share(&Cluster::with(1, TWO), 0);
-    share(&Cluster::with(1, TWO), 1);
-}
-
-/// So many clients come between the first client and the second provider.
-fn share(cluster: &Cluster, between: usize) {
-    let offer = Offer::new(ECHO).shared();
-    let offered = || Provider::offer(&cluster.socket(0), &offer, ClientConfig::default()).unwrap();
-    let (first, requests) = (offered(), mpsc::channel());
-    let stops = [first.stop_handle()];
-    thread::scope(|scope| {
-        let _stops = StopOnDrop(&stops[0]);
-        scope.spawn(|| serve_reversed(first));
-        let mut client = cluster.client(0);
-        meet(&mut client);
-        let _between: Vec<_> = (0..between).map(|_| cluster.client(0)).collect();
-        let second = offered();
-        let stop = second.stop_handle();
-        let _stops = StopOnDrop(&stop);
-        scope.spawn(move || {
-            second.serve(|request, answer| {
-                requests.0.send(()).unwrap();
-                answer.extend(request.body.iter().rev());
-                Some(Status::Ok)
-            })
-        });
-        eventually(|| {
-            call(&mut client, 1).unwrap();
-            requests.1.try_recv().is_ok()
-        });
     });
 }
 

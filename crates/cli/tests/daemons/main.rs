@@ -10,6 +10,7 @@ mod limits;
 mod observe;
 mod providers;
 mod rights;
+mod several;
 mod storm;
 mod tcp;
 mod threads;

@@ -73,7 +73,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let is_there = |client| port.is_there(client);
         let waits = |to| port.is_there(P::client_of(to));
         let unhanded = self.services.withdraw(&mut self.held, &mut self.admission, is_there);
-        self.introductions.depart(is_there);
+        self.introductions.sessions.depart(is_there);
         let unserved = self.provider_calls.of_clients(|client| !is_there(client));
         let unwanted = self.provider_calls.by_clients(|to| !waits(to));
         let is_wanted = |waiting: &Waiting<P>| match &waiting.reply_to {
@@ -149,7 +149,9 @@ impl<P: ClientPort> Dispatcher<P> {
                 }
             }
             ThreadNotice::Introduce(newcomer) => self.introduce_of_thread(newcomer),
-            ThreadNotice::Shared(service) => self.introductions.share_with_threads(service),
+            ThreadNotice::Shared(service) => {
+                self.introductions.sessions.share_with_threads(service)
+            }
         }
     }
 

@@ -292,7 +292,7 @@ impl<P: ClientPort> Dispatcher<P> {
         self.admission.admit_offer(offered.service, tag, &request.caller)?;
         let (service, is_shared) = (offered.service, offered.is_shared());
         self.services.provide(offered, client)?;
-        self.introductions.share(service);
+        self.introductions.sessions.share(service);
         for thread in self.thread_handle.others().filter(|_| is_shared) {
             self.departures.tell_later(thread, [ThreadNotice::Shared(service)]);
         }

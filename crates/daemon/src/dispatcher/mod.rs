@@ -270,13 +270,13 @@ impl<P: ClientPort> Dispatcher<P> {
 
     /// Calls in flight: to other nodes, and to providers. Those of other threads are theirs.
     pub(super) fn outstanding(&self) -> usize {
-        self.open() - self.thread_handle.inbound() + self.introductions.awaited()
+        self.open() - self.thread_handle.inbound() + self.introductions.sessions.awaited()
     }
 
     /// Takes no new calls any more.
     pub(super) fn drain(&mut self) {
         self.admission.drain();
-        self.introductions.drain();
+        self.introductions.sessions.drain();
     }
 
     /// Calls in flight, also those that this thread handles for others.
@@ -505,7 +505,7 @@ impl<P: ClientPort> Dispatcher<P> {
             self.departures.tell(&mut self.thread_handle);
         }
         self.services.claim_shared();
-        self.introductions.expire(self.now_ns);
+        self.introductions.sessions.expire(self.now_ns);
         let replies = port.replies();
         for key in self.provider_calls.late(self.now_ns) {
             self.tally.add(Counter::Deadlines, 1);

@@ -90,6 +90,7 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 
     fn report_clients(&self, replies: &P::Replies, into: &mut Vec<u8>, skip: usize) -> usize {
+        let direct = |tag| self.introductions.sessions.requests_of(|client| P::tag(client) == tag);
         let mut clients = replies.clients();
         clients.sort_by_key(|client| client.tag);
         let word = |count| u32::try_from(count).unwrap_or(u32::MAX);
@@ -99,7 +100,7 @@ impl<P: ClientPort> Dispatcher<P> {
             let record = ClientRecord {
                 pid,
                 uid,
-                requests: (client.requests + self.introductions.requests_of(client.tag)).into(),
+                requests: (client.requests + direct(client.tag)).into(),
                 in_flight: word(client.in_flight).into(),
                 services: word(self.admission.offered_by(client.tag)).into(),
             };

@@ -3,6 +3,7 @@
 //! ```text
 //! byte 0   ┌──────────────────────────────┐
 //!          │ word 0                       │ control: see `wakeup`
+//!        4 │                              │ of the down half: whether the client is asked to leave
 //!       64 │ word 1                       │ of the down half: eviction
 //!      128 │ word 2                       │ of the up half: responses that the client has read
 //!          │                              │ of the down half: requests that the server has taken
@@ -50,6 +51,7 @@ use crate::{
 };
 
 const CONTROL_BYTES: usize = 256;
+const LEAVE_OFFSET_BYTES: usize = 4;
 const READ_OFFSET_BYTES: usize = 128;
 const ABANDONED_OFFSET_BYTES: usize = 192;
 const SLOT_BYTES: usize = 64;
@@ -204,6 +206,17 @@ impl Half {
     pub fn control_word(&self) -> &AtomicU32 {
         // SAFETY: mapped while `self` lives and aligned; everybody accesses it as an atomic.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().cast()) }
+    }
+
+    /// Behind word 0 of the down half, on a line that the client reads for each request: not zero if the client is
+    /// asked to leave. For loads only at the client.
+    #[inline(always)]
+    #[must_use]
+    pub fn leave_word(&self) -> &AtomicU32 {
+        let word = self.base.as_ptr().wrapping_add(LEAVE_OFFSET_BYTES);
+        // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
+        // accesses it as an atomic.
+        unsafe { AtomicU32::from_ptr(word.cast()) }
     }
 
     /// Word 1 of the control line of the down half: zero, or why the client was evicted. For loads

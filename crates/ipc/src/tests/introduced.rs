@@ -127,6 +127,34 @@ fn a_session_that_is_retired_answers_what_was_taken_and_the_rest_was_not_execute
     });
 }
 
+#[test]
+fn a_client_that_is_asked_to_leave_is_served_until_it_does() {
+    let (mut server, introducer) = introduced();
+    let (pending, _socket) = newcomer(&introducer, 1);
+    let (bystander, _other) = newcomer(&introducer, 2);
+    server.service_now();
+    let (mut client, other) = (arrive::<u8>(pending), arrive::<u8>(bystander));
+    client.submit(b"before", 1).unwrap();
+    client.flush();
+    assert!(introducer.ask_to_leave(1) && introducer.ask_to_leave(9), "9 is no session");
+    server.service_now();
+    assert!(client.is_asked_to_leave() && !other.is_asked_to_leave());
+    client.submit(b"after", 2).unwrap();
+    client.flush();
+    let mut ended = Vec::new();
+    eventually("both calls are answered", || {
+        server.serve(|request| request.reply(b"done").unwrap());
+        client.poll(|number, outcome| ended.push((number, outcome.unwrap().to_vec())));
+        ended.len() == 2
+    });
+    assert_eq!(client.gone(), None);
+    drop(client);
+    eventually("its session ends", || {
+        server.service_now();
+        server.stats().clients == 1
+    });
+}
+
 /// Whether a request is the bystander's.
 fn server_tag(payload: &[u8]) -> bool {
     payload == b"x"

@@ -261,6 +261,13 @@ impl BlockingClient {
         self.session.look_now();
     }
 
+    /// Whether the server asks this client, which was introduced, to make no more calls and to leave.
+    #[inline]
+    #[must_use]
+    pub fn is_asked_to_leave(&self) -> bool {
+        self.session.calls().is_asked_to_leave()
+    }
+
     /// Why no call will ever be answered again, as far as this client has looked.
     #[must_use]
     pub fn gone(&self) -> Option<CallError> {

@@ -171,6 +171,12 @@ impl<C> ClientCalls<C> {
         self.down.eviction().load(Ordering::Acquire)
     }
 
+    /// Whether the server asks this client to leave. Relaxed: no other memory depends on the word.
+    #[inline(always)]
+    pub(crate) fn is_asked_to_leave(&self) -> bool {
+        self.down.leave_word().load(Ordering::Relaxed) != 0
+    }
+
     /// Whether a response (or nonsense) waits.
     pub(crate) fn has_response(&self) -> bool {
         !matches!(self.responses.peek(&self.down), Ok(None))

@@ -69,6 +69,7 @@ impl Acceptor {
                     crate::pause::at("welcomed");
                 }
                 Told::Retire(tag) => core.retire(tag),
+                Told::AskToLeave(tag) => core.ask_to_leave(tag),
                 Told::Nothing => return,
                 Told::Foreign => {}
                 Told::End => {

@@ -133,6 +133,11 @@ impl CallTable {
         self.down.eviction().store(reason as u32, Ordering::Release);
     }
 
+    /// Asks the client to leave, where it can read that. Relaxed: no other memory depends on the word.
+    pub(crate) fn ask_to_leave(&self) {
+        self.down.leave_word().store(1, Ordering::Relaxed);
+    }
+
     /// Up to where the client says that it has read, and whether it left a response to each of its
     /// calls unread.
     pub(crate) fn reading(&self) -> (u64, bool) {

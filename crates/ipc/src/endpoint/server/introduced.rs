@@ -43,6 +43,15 @@ impl ServerCore {
         self.end_retired();
     }
 
+    /// Asks the client that was introduced by this name to leave. Its requests are taken and answered as before.
+    #[cold]
+    pub(crate) fn ask_to_leave(&mut self, tag: u64) {
+        let mut sessions = self.replies.table.sessions.iter().flatten();
+        if let Some(session) = sessions.find(|session| session.tag == Some(tag)) {
+            session.calls.ask_to_leave();
+        }
+    }
+
     #[cold]
     pub(super) fn end_retired(&mut self) {
         for slot in core::mem::take(&mut self.retiring) {

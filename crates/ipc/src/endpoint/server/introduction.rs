@@ -13,6 +13,7 @@
 //! ```text
 //! INTRODUCE  kind, uid, pid, tag   one descriptor
 //! RETIRE     kind, 0, 0, tag       none: the session of this tag, or all of them (ALL), takes no more requests
+//! RETIRE     kind, 1, 0, tag       none: the client of this tag is asked to leave
 //! ```
 //!
 //! - The client makes the pair, so the kernel tells the server who the client is. The server sends a pidfd of its
@@ -20,6 +21,9 @@
 //! - The introducer keeps a copy of the socket. `shutdown(2)` of it ends the session for both sides. It can also
 //!   ask the server to *retire* a session: the server takes no more requests of it, answers those that it has, and
 //!   evicts the client with the reason `Retired`.
+//! - The introducer can ask a client to *leave*: the server stores the request in the down half, and serves the session
+//!   as before. A client that leaves loses no call: it begins none in the session, and closes it when its last one has
+//!   ended.
 //! - Neither side waits for the other. The introducer sends without waiting, the server welcomes between two turns,
 //!   and the client looks for the welcome now and then (`NewcomerState::NotYet`).
 //! - The server says up to which position it has taken requests, in word 2 of the down half, before it handles
@@ -44,6 +48,9 @@ const ALL: u64 = u64::MAX;
 const INTRODUCE: u32 = 1;
 const RETIRE: u32 = 2;
 
+/// In the place of the user of a [`RETIRE`]: the client decides when.
+const WHEN_IDLE: u32 = 1;
+
 /// Bytes of a datagram: three words of 32 bits, and the tag.
 const MESSAGE_BYTES: usize = 20;
 
@@ -62,6 +69,8 @@ pub(crate) enum Told {
     Introduced(UnixConnection, Introduction),
     /// `None`: all of them.
     Retire(Option<u64>),
+    /// The client of this session is asked to leave.
+    AskToLeave(u64),
     /// Nothing, or not yet.
     Nothing,
     /// What makes no sense.
@@ -98,6 +107,13 @@ impl Introducer {
         self.send(RETIRE, ClientProcess { uid: 0, pid: 0 }, tag.unwrap_or(ALL), &[])
     }
 
+    /// Asks the client of this tag to leave when none of its calls is in flight. Returns whether the server will be
+    /// told.
+    #[must_use]
+    pub fn ask_to_leave(&self, tag: u64) -> bool {
+        self.send(RETIRE, ClientProcess { uid: WHEN_IDLE, pid: 0 }, tag, &[])
+    }
+
     fn send(&self, kind: u32, process: ClientProcess, tag: u64, fds: &[BorrowedFd<'_>]) -> bool {
         let ClientProcess { uid, pid } = process;
         let mut message = Vec::with_capacity(MESSAGE_BYTES);
@@ -131,6 +147,7 @@ pub(crate) fn read(channel: &UnixConnection) -> Told {
             let process = ClientProcess { uid, pid };
             Told::Introduced(connection, Introduction { tag, process })
         }
+        (RETIRE, None) if uid == WHEN_IDLE => Told::AskToLeave(tag),
         (RETIRE, None) => Told::Retire((tag != ALL).then_some(tag)),
         _ => Told::Foreign,
     }
