@@ -31,3 +31,4 @@ pub mod unix;
 
 mod peercred;
 mod ready;
+mod wait_choice;
