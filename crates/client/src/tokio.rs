@@ -308,7 +308,7 @@ impl Driver {
                 return;
             }
             if count > 0 {
-                self.idle.reset();
+                self.idle.found(count);
             } else if self.idle.step(wait) == IdleStep::Sleep {
                 self.rest();
             }

@@ -476,6 +476,9 @@ fn an_echo_that_took_too_long_brings_nobody_up() {
     let mut detector = Detector::new(CONFIG, 100, [1], MS);
     let up =
         Heartbeat { epoch: 5, peer_epoch: 100, sent_ns: 9, echo_ns: MS, ..Heartbeat::default() };
+    // The daemon runs all the while.
+    let looks = (0..=CONFIG.suspect_after_ns).step_by(100 * MS as usize);
+    looks.for_each(|later_ns| detector.handle_timeout(MS + later_ns));
     detector.handle_heartbeat(1, up, MS + CONFIG.suspect_after_ns);
     assert_eq!(detector.state(1), PeerState::Down);
     let later = Heartbeat { sent_ns: 10, echo_ns: 2 * MS, ..up };
@@ -638,4 +641,92 @@ fn heartbeats_are_spread_over_the_interval() {
         assert!(times.len() >= 3, "{peer}: {times:?}");
         assert!(times.windows(2).all(|two| two[1] - two[0] <= CONFIG.interval_ns + MS));
     }
+}
+
+/// Daemons that share cores with much else: each runs for a moment, then not for a round. It reads then what came
+/// meanwhile.
+struct Crowd {
+    daemons: Vec<Detector>,
+    inboxes: Vec<Vec<(u32, Heartbeat)>>,
+    /// By daemon.
+    events: Vec<Vec<PeerEvent>>,
+    dead: Option<u32>,
+    now_ns: u64,
+}
+
+impl Crowd {
+    const SIZE: u32 = 32;
+    /// A heartbeat and its echo take two of these, longer than after which a peer that does not starve is given up.
+    const ROUND_NS: u64 = 2000 * MS;
+
+    fn new() -> Self {
+        let peers = |own| (0..Self::SIZE).filter(move |peer| *peer != own);
+        Self {
+            daemons: (0..Self::SIZE).map(|own| Detector::new(CONFIG, 100, peers(own), 0)).collect(),
+            inboxes: vec![Vec::new(); Self::SIZE as usize],
+            events: vec![Vec::new(); Self::SIZE as usize],
+            dead: None,
+            now_ns: 0,
+        }
+    }
+
+    fn run(&mut self, rounds: u64) {
+        for own in (0..rounds).flat_map(|_| 0..Self::SIZE) {
+            self.now_ns += Self::ROUND_NS / u64::from(Self::SIZE);
+            if self.dead != Some(own) {
+                self.turn(own);
+            }
+        }
+    }
+
+    fn turn(&mut self, own: u32) {
+        let Self { daemons, inboxes, events, now_ns, .. } = self;
+        let detector = &mut daemons[own as usize];
+        for (from, heartbeat) in core::mem::take(&mut inboxes[own as usize]) {
+            detector.handle_heartbeat(from, heartbeat, *now_ns);
+        }
+        detector.handle_timeout(*now_ns);
+        while let Some((to, heartbeat)) = detector.poll_transmit() {
+            inboxes[to as usize].push((own, heartbeat));
+        }
+        events[own as usize].extend(core::iter::from_fn(|| detector.poll_event()));
+    }
+}
+
+#[test]
+fn fault_a9_of_32_daemons_that_starve_none_is_taken_for_dead() {
+    const { assert!(2 * Crowd::ROUND_NS > CONFIG.dead_after_ns) };
+    let mut crowd = Crowd::new();
+    crowd.run(100);
+    for (daemon, events) in crowd.daemons.iter().zip(&crowd.events) {
+        assert_eq!((daemon.up(), events.len()), (31, 31), "all came up, and no more: {events:?}");
+    }
+}
+
+#[test]
+fn fault_a8_daemons_that_starve_give_a_dead_peer_up_after_few_of_their_turns() {
+    let mut crowd = Crowd::new();
+    crowd.run(6);
+    crowd.dead = Some(31);
+    crowd.run(CONFIG.dead_after_ns / CONFIG.interval_ns + 2);
+    for events in &crowd.events[..31] {
+        let gone = |event: &&PeerEvent| matches!(event, PeerEvent::Gone { .. });
+        let gone: Vec<_> = events.iter().filter(gone).collect();
+        let is_right = |event: &PeerEvent| {
+            matches!(event, PeerEvent::Gone { peer: 31, why: Gone::Silent, .. })
+        };
+        assert!(gone.len() == 1 && is_right(gone[0]), "{gone:?}");
+    }
+}
+
+/// A daemon that was stopped has heard nothing because it did not listen.
+#[test]
+fn fault_a9_a_daemon_that_was_stopped_blames_no_peer() {
+    let mut world = World::new(3, 8);
+    world.run_until(5000 * MS);
+    world.node(1).paused_until_ns = 7500 * MS;
+    world.node(2).paused_until_ns = 7500 * MS;
+    world.run_until(8000 * MS);
+    assert!(world.gone(1, 2).is_empty() && world.gone(2, 1).is_empty());
+    assert!(!world.nodes[1].log.contains(&(7500 * MS, PeerEvent::Suspected { peer: 2 })));
 }

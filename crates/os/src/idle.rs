@@ -2,7 +2,13 @@
 
 use memory::sync::hint;
 
-use crate::contention::CoreContention;
+use crate::{
+    clock,
+    contention::{CoreContention, Timed},
+    wait_choice::WaitChoice,
+};
+
+pub use crate::wait_choice::WaitsFor;
 
 /// The waiting mode of a process. Chosen per process, not per call.
 ///
@@ -19,7 +25,7 @@ pub enum Wait {
     /// few cores, and after each poll on a contended one. For a thread with a core of its own.
     Busy,
     /// Polls `spins` times, then yields the core `yields` times, then sleeps in the kernel. On a
-    /// contended core it does not spin.
+    /// contended core it does not spin, and beside threads that compute it sleeps at once.
     Adaptive {
         /// Polls, about 20 ns each, before it yields.
         spins: u32,
@@ -52,27 +58,77 @@ pub enum IdleStep {
     Sleep,
 }
 
-/// Counts empty polls in a row.
+/// A poll that finds nothing for the so many-th time in a row reads the clock: how long the wait lasts is measured from
+/// then on. Shorter waits are not dear.
+const CLOCK_POLLS: u32 = 256;
+
+/// Counts empty polls in a row, and learns from what waits cost whether to poll at all.
+///
+/// A thread of [`Wait::Adaptive`] that lost milliseconds to threads that compute sleeps at once, until it finds that
+/// polling is cheap again: it looks once in 16 times of what the last look cost.
 #[derive(Debug, Default)]
 pub struct Idle {
     polls: u32,
     yields: u32,
     contention: CoreContention,
+    choice: WaitChoice,
+    state: WaitState,
+    /// When the wait began, about; 0: it is not known.
+    begin_ns: u64,
+    /// How long it polled; 0: it polls still.
+    polled_ns: u64,
+}
+
+/// How far a wait has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum WaitState {
+    /// It has not begun, or it polls as all do that learned nothing else.
+    #[default]
+    Begins,
+    /// It polls, to compare.
+    Polls,
+    Sleeps,
 }
 
 impl Idle {
-    /// A poll found work.
+    /// Of a thread that waits for this.
+    #[must_use]
+    pub fn new(waits_for: WaitsFor) -> Self {
+        Self { choice: WaitChoice::new(waits_for), ..Self::default() }
+    }
+
+    /// A poll found work: so many pieces.
     #[inline(always)]
-    pub fn reset(&mut self) {
+    pub fn found(&mut self, pieces: usize) {
+        if self.begin_ns != 0 {
+            self.learn(pieces);
+        }
         (self.polls, self.yields) = (0, 0);
     }
 
+    #[cold]
+    fn learn(&mut self, pieces: usize) {
+        let now_ns = clock::now_ns();
+        let waited_ns = now_ns.saturating_sub(self.begin_ns);
+        let polled_ns = match self.state {
+            WaitState::Sleeps => self.polled_ns,
+            WaitState::Begins | WaitState::Polls => waited_ns,
+        };
+        self.choice.end((waited_ns, polled_ns), pieces, now_ns);
+        (self.begin_ns, self.polled_ns, self.state) = (0, 0, WaitState::Begins);
+    }
+
     /// A poll found nothing, but what the thread waits for is due at any moment: spins once, also on a
-    /// contended core.
+    /// contended core. Returns `false`, without a spin, on a thread for which polling is dear: it is to [step](Self::step).
     #[inline(always)]
-    pub fn spin(&mut self) {
+    #[must_use]
+    pub fn spin(&mut self) -> bool {
+        if !self.choice.polls() {
+            return false;
+        }
         self.polls = self.polls.saturating_add(1);
         hint::spin_loop();
+        true
     }
 
     /// A poll found nothing. Spins or yields once, or tells the caller to sleep.
@@ -82,22 +138,65 @@ impl Idle {
         let (spins, yields) = match wait {
             Wait::Busy => (BUSY_SPINS - 1, u32::MAX),
             Wait::Adaptive { spins, yields } => (spins, yields),
-            Wait::Block => (0, 0),
+            Wait::Block => return IdleStep::Sleep,
         };
+        if !self.choice.polls() && self.sleeps() {
+            return IdleStep::Sleep;
+        }
         if self.polls <= spins && !self.contention.is_contended() {
+            if self.polls == CLOCK_POLLS && wait != Wait::Busy {
+                self.begin(clock::now_ns());
+            }
             hint::spin_loop();
             return IdleStep::Spun;
         }
         if self.yields == yields {
-            return IdleStep::Sleep;
+            return self.fall_asleep();
         }
         if wait == Wait::Busy {
             self.polls = 0;
+            self.contention.yield_core();
         } else {
             self.yields += 1;
+            self.yield_core();
         }
-        self.contention.yield_core();
         IdleStep::Yielded
+    }
+
+    /// Whether the thread, which does not poll as others do, sleeps in this wait.
+    #[cold]
+    fn sleeps(&mut self) -> bool {
+        if self.state == WaitState::Begins {
+            let now_ns = clock::now_ns();
+            self.begin(now_ns);
+            let sleeps = self.choice.begin(now_ns);
+            self.state = if sleeps { WaitState::Sleeps } else { WaitState::Polls };
+        }
+        self.state == WaitState::Sleeps
+    }
+
+    fn begin(&mut self, now_ns: u64) {
+        if self.begin_ns == 0 {
+            self.begin_ns = now_ns;
+        }
+    }
+
+    /// The wait has polled enough.
+    fn fall_asleep(&mut self) -> IdleStep {
+        if self.begin_ns != 0 && self.state != WaitState::Sleeps {
+            self.polled_ns = clock::now_ns().saturating_sub(self.begin_ns);
+            self.state = WaitState::Sleeps;
+        }
+        IdleStep::Sleep
+    }
+
+    fn yield_core(&mut self) {
+        let Some(Timed { before_ns, after_ns }) = self.contention.yield_core() else { return };
+        self.begin(before_ns);
+        let polled_ns = after_ns.saturating_sub(self.begin_ns);
+        if self.choice.polled(polled_ns, after_ns) {
+            (self.polled_ns, self.state) = (polled_ns, WaitState::Sleeps);
+        }
     }
 }
 
@@ -114,7 +213,7 @@ mod tests {
             steps,
             [IdleStep::Spun, IdleStep::Spun, IdleStep::Yielded, IdleStep::Sleep, IdleStep::Sleep]
         );
-        idle.reset();
+        idle.found(1);
         idle.contention = CoreContention::new(false);
         assert_eq!(idle.step(wait), IdleStep::Spun);
         assert_eq!(Idle::default().step(Wait::Block), IdleStep::Sleep);
@@ -146,7 +245,7 @@ mod tests {
     #[test]
     fn what_is_due_at_any_moment_is_spun_for_and_counts() {
         let mut idle = Idle { contention: CoreContention::new(true), ..Idle::default() };
-        (0..3).for_each(|_| idle.spin());
+        (0..3).for_each(|_| assert!(idle.spin()));
         idle.contention = CoreContention::new(false);
         assert_eq!(idle.step(Wait::Adaptive { spins: 3, yields: 0 }), IdleStep::Sleep);
     }

@@ -34,3 +34,4 @@ pub mod unix;
 
 mod peercred;
 mod ready;
+mod wait_choice;

@@ -134,7 +134,7 @@ impl<C> Pipeline<C> {
             is_gone |= session.gone().is_some();
         }
         if ended > 0 {
-            self.ipc.reset_idle();
+            self.ipc.end_idle(ended);
         }
         if is_gone {
             self.direct.close_gone();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipc::{Filled, Filler};
-use os::{clock, idle::Idle};
+use os::{clock, idle::{Idle, WaitsFor}};
 use proto::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -146,7 +146,7 @@ impl Session {
             looks: 0,
             stop_by_ns: None,
             made: Made::default(),
-            idle: Idle::default(),
+            idle: Idle::new(WaitsFor::Requests),
             attempts: 0,
             ipc,
         };
@@ -229,7 +229,7 @@ impl Session {
                 Ok(()) if is_over => break,
                 Ok(()) => {}
             }
-            self.rest(count > 0);
+            self.rest(count);
         }
         self.hand_over();
         Ok(())
@@ -285,7 +285,7 @@ impl Session {
                 Ok(()) if is_over => break,
                 Ok(()) => {}
             }
-            self.rest(count > 0);
+            self.rest(count);
         }
         self.hand_over();
         Ok(())

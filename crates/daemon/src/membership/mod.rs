@@ -29,14 +29,20 @@
 //!   (and when [`Detector::handle_timeout`] is called, which [`Detector::poll_timeout`] asks for);
 //! - no peer is given up that lives, if `2d + 2(k + 1)I < dead_after`; the same with `suspect_after`
 //!   for suspicion. The defaults tolerate `k = 6` and `k = 1`.
+//!
+//! All times are of the daemon that judges, while it runs: a pause of more than `I` between two of its looks counts
+//! as `I`. So a daemon that was stopped, or starves on a busy core, blames no peer for what it did not hear itself,
+//! and gives a peer up after at most `dead_after / I` looks, and `dead_after` if it runs all the time.
 
 mod heartbeat;
 mod link;
+mod own_time;
 
 use std::collections::{BTreeMap, VecDeque};
 
 pub use heartbeat::{HEARTBEAT_BYTES, Heartbeat};
 use link::Link;
+use own_time::OwnTime;
 
 /// Timing of a detector, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +149,7 @@ impl Events {
 #[derive(Clone, Debug)]
 pub struct Detector {
     config: DetectorConfig,
+    time: OwnTime,
     links: BTreeMap<u32, Link>,
     transmits: VecDeque<(u32, Heartbeat)>,
     events: Events,
@@ -168,6 +175,7 @@ impl Detector {
         let link = |(behind, peer)| (peer, Link::new(epoch.max(1), now_ns, behind * spacing_ns));
         Self {
             config,
+            time: OwnTime::new(config.interval_ns, now_ns),
             links: (0..).zip(peers.into_iter().rev()).map(link).collect(),
             transmits: VecDeque::new(),
             events: Events::default(),
@@ -204,6 +212,7 @@ impl Detector {
     /// Says good-bye to all peers. No heartbeat is sent after that.
     pub fn leave(&mut self, now_ns: u64) {
         self.is_leaving = true;
+        let now_ns = self.time.look(now_ns);
         for (peer, link) in &mut self.links {
             let heartbeat = Heartbeat { is_leaving: true, ..link.heartbeat(now_ns) };
             self.transmits.push_back((*peer, heartbeat));
@@ -216,20 +225,23 @@ impl Detector {
             self.stale += 1;
             return;
         };
+        let now_ns = self.time.look(now_ns);
         let events = &mut self.events;
         if !link.handle(peer, heartbeat, now_ns, &self.config, &mut |event| events.push(event)) {
             self.stale += 1;
         }
     }
 
-    /// When a peer lived, in our time: it has echoed that. `None`: it is down.
+    /// When a peer lived, in our time: it has echoed that. `None`: it is down. What this daemon did not run since then
+    /// does not count.
     #[must_use]
     pub fn lived_ns(&self, peer: u32) -> Option<u64> {
-        self.links.get(&peer)?.lived_ns()
+        Some(self.time.everyones_ns(self.links.get(&peer)?.lived_ns()?))
     }
 
     /// The connection to `peer` broke: there is no need to wait for its silence.
     pub fn handle_failure(&mut self, peer: u32, now_ns: u64) {
+        let now_ns = self.time.look(now_ns);
         if let Some(link) = self.links.get_mut(&peer) {
             let events = &mut self.events;
             link.fail(peer, now_ns, &mut |event| events.push(event));
@@ -239,13 +251,15 @@ impl Detector {
     /// The answer to a heartbeat of an earlier epoch than the one that is known of `peer`:
     /// it may be a life that does not know of that one, and that is elsewhere.
     #[must_use]
-    pub fn correction(&self, peer: u32, heartbeat: &Heartbeat, now_ns: u64) -> Option<Heartbeat> {
+    pub fn correction(&mut self, peer: u32, heartbeat: &Heartbeat, now_ns: u64) -> Option<Heartbeat> {
+        let now_ns = self.time.look(now_ns);
         let link = self.links.get(&peer).filter(|_| !self.is_leaving)?;
         (heartbeat.epoch < link.peer_epoch()).then(|| link.heartbeat(now_ns))
     }
 
     /// Time passed.
     pub fn handle_timeout(&mut self, now_ns: u64) {
+        let now_ns = self.time.look(now_ns);
         for (peer, link) in &mut self.links {
             let events = &mut self.events;
             link.expire(*peer, now_ns, &self.config, &mut |event| events.push(event));
@@ -271,6 +285,7 @@ impl Detector {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let is_leaving = self.is_leaving;
-        self.links.values().filter_map(|link| link.deadline_ns(&self.config, is_leaving)).min()
+        let deadlines = self.links.values().map(|link| link.deadline_ns(&self.config, is_leaving));
+        Some(self.time.everyones_ns(deadlines.flatten().min()?))
     }
 }
