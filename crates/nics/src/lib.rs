@@ -2,7 +2,7 @@
 //!
 //! A [`Selection`] names a NIC and holds its settings. [`Selection::with`] hands the NIC's
 //! [`Opener`] to a [`Visitor`], whose code is generic over [`verbs::Nic`]: one copy of it is compiled
-//! for software NICs, one for RDMA devices, and no call is dynamic.
+//! for software NICs, one for RDMA devices (feature `rdma`), and no call is dynamic.
 //!
 //! ```
 //! use nics::{Opener, OpenError, Selection, Visitor};
@@ -202,6 +202,12 @@ pub enum OpenError {
         /// The names there are.
         known: String,
     },
+    /// The program was built without NICs of RDMA devices.
+    #[error("NIC `{name}`: this program was built without feature `rdma`, which RDMA devices need")]
+    LeftOut {
+        /// The name of the selection.
+        name: String,
+    },
     /// A setting of the NIC has a value that it does not take.
     #[error("NIC `{name}`: {cause}")]
     Setting {
@@ -260,7 +266,10 @@ impl OpenError {
             Self::Open { cause, .. } => cause
                 .downcast_ref::<::ibverbs::OpenError>()
                 .map_or(Outlook::Never, ::ibverbs::OpenError::outlook),
-            Self::Unknown { .. } | Self::Setting { .. } | Self::Option { .. } => Outlook::Never,
+            Self::Unknown { .. }
+            | Self::LeftOut { .. }
+            | Self::Setting { .. }
+            | Self::Option { .. } => Outlook::Never,
         }
     }
 }

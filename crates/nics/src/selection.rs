@@ -23,7 +23,13 @@ pub const VARIABLE: &str = "COPYRPC_NIC";
 /// The opener of the NIC that is meant.
 enum Choice {
     Software(Either<SoftOpener, Either<TcpOpener, HostsOpener>>),
-    Hardware(Either<IbverbsOpener, Mlx5Opener>),
+    Hardware(
+        #[cfg_attr(
+            not(feature = "rdma"),
+            expect(dead_code, reason = "settings are judged without it, too")
+        )]
+        Either<IbverbsOpener, Mlx5Opener>,
+    ),
 }
 
 /// A NIC by name, with its settings. The name is looked up by [`Selection::with`]: it is one of the table,
@@ -94,13 +100,16 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// [`OpenError::Unknown`] and [`OpenError::Setting`].
+    /// [`OpenError::Unknown`], [`OpenError::Setting`] and [`OpenError::LeftOut`].
     pub fn with<V: Visitor>(&self, visitor: V) -> Result<V::Output, OpenError> {
         // The only two calls: each of them compiles all that is generic over the NIC.
-        Ok(match self.choice()? {
-            Choice::Software(opener) => visitor.visit(opener),
-            Choice::Hardware(opener) => visitor.visit(opener),
-        })
+        match self.choice()? {
+            Choice::Software(opener) => Ok(visitor.visit(opener)),
+            #[cfg(feature = "rdma")]
+            Choice::Hardware(opener) => Ok(visitor.visit(opener)),
+            #[cfg(not(feature = "rdma"))]
+            Choice::Hardware(_) => Err(OpenError::LeftOut { name: self.name.clone() }),
+        }
     }
 
     fn choice(&self) -> Result<Choice, OpenError> {
@@ -194,12 +203,16 @@ mod tests {
     #[test]
     fn every_nic_of_the_table_opens_by_its_name_or_says_why_not() {
         for entry in &ALL {
-            let opened = Selection::new(entry.name).with(NameOf).unwrap();
-            // Machines without RDMA get an error.
-            let is_told = matches!(
-                &opened,
-                Err(OpenError::Open { name: ibverbs::NAME | crate::mlx5::NAME, .. })
-            );
+            let opened = Selection::new(entry.name).with(NameOf).and_then(|opened| opened);
+            // Machines without RDMA get an error, and so do builds without it.
+            let is_told = match &opened {
+                Err(OpenError::Open { name: ibverbs::NAME | crate::mlx5::NAME, .. }) => true,
+                Err(OpenError::LeftOut { name }) => {
+                    let is_rdma = name == ibverbs::NAME || name == crate::mlx5::NAME;
+                    is_rdma && !cfg!(feature = "rdma")
+                }
+                _ => false,
+            };
             assert!(opened.is_ok() || is_told, "{}: {opened:?}", entry.name);
         }
         let bad = |variable: &str| match variable {
@@ -216,6 +229,16 @@ mod tests {
         let is_software = |nic: &crate::Availability| ["soft", "tcp", "hosts"].contains(&nic.name);
         let mut software = crate::all(|_| None).into_iter().filter(is_software);
         assert!(software.all(|available| available.error.is_none()));
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    #[test]
+    fn a_build_without_rdma_names_the_feature() {
+        let refused = refusal(&Selection::new("mlx5"));
+        assert_eq!(
+            refused,
+            "NIC `mlx5`: this program was built without feature `rdma`, which RDMA devices need"
+        );
     }
 
     #[test]
