@@ -117,11 +117,17 @@ impl From<Status> for Answer {
     }
 }
 
+/// Memory that is being registered, and who asked.
+struct AskedRegion<N: Nic, P: ClientPort> {
+    reply_to: P::ReplyTo,
+    registering: Registering<N, P::Client>,
+}
+
 /// All about bulk memory, for one thread of a daemon.
 pub(crate) struct Bulk<N: Nic, P: ClientPort> {
     regions: Regions<N, P::Client>,
-    /// Memory that is being registered, and who asked.
-    registering: Vec<(P::ReplyTo, Registering<N, P::Client>)>,
+    /// Memory that is being registered.
+    registering: Vec<AskedRegion<N, P>>,
     lent: SlotTable<Lent<P>>,
     works: SlotTable<Work<P>>,
     /// Deadlines of `works`.
@@ -214,12 +220,13 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     fn end_registrations(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
         let before = self.registering.len();
         let Self { registering, regions, .. } = self;
-        registering.retain_mut(|(reply_to, registering)| {
-            let is_there = turn.port.is_there(P::client_of(*reply_to));
-            let Some(ended) = regions.end(registering, is_there) else { return true };
+        registering.retain_mut(|asked| {
+            let reply_to = asked.reply_to;
+            let is_there = turn.port.is_there(P::client_of(reply_to));
+            let Some(ended) = regions.end(&mut asked.registering, is_there) else { return true };
             match ended {
-                Ok(key) => turn.reply(*reply_to, Status::Ok, &key.to_u64().to_le_bytes()),
-                Err(status) if is_there => turn.reply(*reply_to, status, &[]),
+                Ok(key) => turn.reply(reply_to, Status::Ok, &key.to_u64().to_le_bytes()),
+                Err(status) if is_there => turn.reply(reply_to, status, &[]),
                 Err(_) => {}
             }
             false
@@ -249,7 +256,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                     return Status::InvalidArgument.into();
                 };
                 self.regions.begin(turn.worker, client, maker, fd, word(0)).map(|registering| {
-                    self.registering.push((reply_to, registering));
+                    self.registering.push(AskedRegion { reply_to, registering });
                     Answer::Later
                 })
             }
