@@ -1,4 +1,4 @@
-//! Queues between the threads of one process.
+//! Queues between the threads of one process, and who leads them.
 //!
 //! | module | from, to | what |
 //! |---|---|---|
@@ -6,6 +6,7 @@
 //! | [`mpsc`] | many threads, one thread | a ring per producer, and a bit per ring |
 //! | [`service`] | many clients, one server | requests and responses over such lanes |
 //! | [`flux`] | any of n threads, any other | calls, notices and replies over such lanes |
+//! | [`leadership`] | a thread that leads, one that watches | which of them has what both use |
 //! | [`mpmc`] | many threads, many threads | one bounded ring |
 //!
 //! Each module's documentation says how many cache lines an operation is designed to move. `spsc`,
@@ -19,6 +20,7 @@
 
 mod deferred;
 pub mod flux;
+pub mod leadership;
 mod lock;
 pub mod mpmc;
 pub mod mpsc;

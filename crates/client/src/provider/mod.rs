@@ -12,6 +12,7 @@ mod asks;
 mod cancellation;
 mod clock;
 mod direct_counts;
+mod given;
 mod in_place;
 mod inbound;
 mod offer;

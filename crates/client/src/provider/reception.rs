@@ -41,7 +41,7 @@ impl Reception {
     pub(super) fn open(
         ipc: &mut ipc::PipelinedClient<Asks>,
         service: u16,
-        (window, answer_bytes_max): (usize, usize),
+        answer_bytes_max: usize,
     ) -> Option<Self> {
         let terms = ipc.terms();
         let message_max = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -50,7 +50,7 @@ impl Reception {
             request_bytes_max: message_max(terms.request_bytes_max),
             response_bytes_max: message_max(terms.response_bytes_max),
             clients_max: CLIENTS_MAX,
-            turn_budget: u32::try_from(window).unwrap_or(u32::MAX).clamp(1, DEPTH.into()),
+            turn_budget: DEPTH.into(),
             ..ipc::ServerConfig::default()
         };
         let (server, channel) = ipc::Server::introduced(config).ok()?;
@@ -70,6 +70,11 @@ impl Reception {
         }
         let rank = u32::from_le_bytes(outcome?.ok()??);
         Some(Self { server, rank, answer_bytes_max, counts: DirectCounts::default() })
+    }
+
+    /// Takes so many requests of a client in a turn, at most.
+    pub(super) fn set_window(&mut self, window: usize) {
+        self.server.set_turn_budget(u32::try_from(window).unwrap_or(u32::MAX));
     }
 
     /// How long this thread may sleep.

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use memory::sync::{AtomicBool, AtomicU64, Ordering};
+use inproc::leadership::{BegunStep, Leadership, Step};
 use os::clock;
 use proto::Status;
 
@@ -112,13 +112,9 @@ struct ServingThreads<'a, F> {
     /// Locked by whoever talks to the daemon, not while a handler runs.
     shared: Mutex<SharedSession>,
     queue: ThreadQueue,
-    /// Odd: a thread leads. Changes with the session locked.
-    term: AtomicU64,
-    /// Handlers that the leaders began and ended: odd while one runs.
-    steps: AtomicU64,
+    /// Who has the session. A step is a handler.
+    leadership: Leadership,
     attendant: Thread,
-    /// The attendant sleeps until a handler begins.
-    is_asleep: AtomicBool,
     serve: &'a F,
 }
 
@@ -141,10 +137,8 @@ pub(super) fn serve_on<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync>(
     let serving = ServingThreads {
         shared: Mutex::new(shared),
         queue: ThreadQueue::default(),
-        term: AtomicU64::new(0),
-        steps: AtomicU64::new(0),
+        leadership: Leadership::default(),
         attendant: thread::current(),
-        is_asleep: AtomicBool::new(false),
         serve,
     };
     thread::scope(|scope| {
@@ -174,16 +168,19 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
     /// The attendant reads requests for other threads, until one of them leads. Returns whether it is over.
     fn read(&self) -> Result<bool, ProvideError> {
         let mut shared = self.lock();
-        let (term, quick_min) = (self.term.load(Ordering::SeqCst), shared.quick_min());
+        let quick_min = shared.quick_min();
+        let is_first = self.leadership.term() == 0;
+        shared.session.take_clients(false);
         let SharedSession { session, waiting, failed, .. } = &mut *shared;
         waiting.drain(..).for_each(|request| self.queue.push(request));
         if let Some(error) = failed.take() {
             session.recover(error, &mut || 0)?;
         }
         loop {
-            let is_calm = term == 0 || self.queue.quick() >= quick_min;
+            let is_calm = is_first || self.queue.quick() >= quick_min;
             if is_calm && !session.outbox.is_stopped() && self.queue.lead() {
-                self.term.store(term + 1, Ordering::SeqCst);
+                session.take_clients(true);
+                self.leadership.begin_term();
                 return Ok(false);
             }
             if session.run_turn(&mut |request| self.queue.push(request), &mut || 0)? {
@@ -194,39 +191,32 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
 
     /// The attendant watches the leader, until it has the session.
     fn watch(&self) {
-        let (mut seen, mut idle_looks) = (self.steps.load(Ordering::SeqCst), 0);
+        let (mut seen, mut idle_looks) = (self.leadership.look(), 0);
         loop {
             if idle_looks < IDLE_LOOKS_MAX {
                 thread::park_timeout(LOOK);
-            } else {
-                self.is_asleep.store(true, Ordering::SeqCst);
-                // Either this thread sees a step or the next term, or who makes it sees that this thread sleeps.
-                if self.steps.load(Ordering::SeqCst) == seen && self.is_led() {
-                    thread::park();
-                }
-                self.is_asleep.store(false, Ordering::SeqCst);
+            } else if self.leadership.fall_asleep(seen) {
+                thread::park();
+                self.leadership.awake();
             }
-            if !self.is_led() {
+            if !self.leadership.is_led() {
                 return;
             }
-            let steps = self.steps.load(Ordering::SeqCst);
-            idle_looks = if steps == seen { idle_looks + 1 } else { 0 };
-            if steps == seen && is_handler(steps) && self.depose(steps) {
+            let progress = self.leadership.look();
+            let is_still = progress == seen;
+            idle_looks = if is_still { idle_looks + 1 } else { 0 };
+            if is_still && progress.step().is_some_and(|step| self.depose(step)) {
                 return;
             }
-            seen = steps;
+            seen = progress;
         }
     }
 
-    fn is_led(&self) -> bool {
-        is_led(self.term.load(Ordering::SeqCst))
-    }
-
     /// Takes the session from a leader whose handler lasts; returns whether.
-    fn depose(&self, steps: u64) -> bool {
+    fn depose(&self, step: Step) -> bool {
         // Locked: the handler has just ended.
         let Ok(_locked) = self.shared.try_lock() else { return false };
-        let lasts = self.end_handler(steps);
+        let lasts = self.leadership.end_step(step);
         if lasts {
             self.end_term();
         }
@@ -236,7 +226,7 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
     /// The attendant has the session. With the session locked.
     fn end_term(&self) {
         self.queue.count(false);
-        self.term.fetch_add(1, Ordering::SeqCst);
+        self.leadership.end_term();
     }
 
     /// One of the threads: until there is nothing more to do.
@@ -263,11 +253,11 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
         while let Some(count) = shared.read() {
             while let Some(request) = shared.waiting.pop_front() {
                 let Some(request) = request.end_if_cancelled() else { continue };
-                let steps = self.begin_handler();
+                let step = self.begin_handler();
                 let begin_ns = shared.is_timed().then(clock::now_ns);
                 drop(shared);
                 let status = self.handle(&request, answer);
-                if !self.end_handler(steps) {
+                if !self.leadership.end_step(step) {
                     return request.reply(status, mem::take(answer));
                 }
                 shared = self.lock();
@@ -285,19 +275,12 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
     }
 
     /// The leader begins a handler.
-    fn begin_handler(&self) -> u64 {
-        let steps = self.steps.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.is_asleep.load(Ordering::SeqCst) {
+    fn begin_handler(&self) -> Step {
+        let BegunStep { step, wakes } = self.leadership.begin_step();
+        if wakes {
             self.attendant.unpark();
         }
-        steps
-    }
-
-    /// A handler has ended, or its thread is the leader no longer: whoever says so first is right, and told `true`.
-    fn end_handler(&self, steps: u64) -> bool {
-        let (running, ended) = (steps, steps + 1);
-        let first = self.steps.compare_exchange(running, ended, Ordering::SeqCst, Ordering::SeqCst);
-        first.is_ok()
+        step
     }
 
     /// Runs the handler; returns what it says.
@@ -323,14 +306,4 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
 /// Whether a handler that began then took less time than to hand its request on.
 fn is_quick(begin_ns: u64) -> bool {
     clock::now_ns().saturating_sub(begin_ns) < clock::duration_ns(HAND_ON)
-}
-
-/// Whether a thread leads in this term.
-fn is_led(term: u64) -> bool {
-    !term.is_multiple_of(2)
-}
-
-/// Whether a handler runs after so many steps.
-fn is_handler(steps: u64) -> bool {
-    !steps.is_multiple_of(2)
 }

@@ -1,7 +1,7 @@
 //! A provider's connection to its daemon: requests that were asked for, and their answers.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     mem,
     path::{Path, PathBuf},
     sync::Arc,
@@ -9,7 +9,10 @@ use std::{
 };
 
 use ipc::{Filled, Filler};
-use os::{clock, idle::{Idle, WaitsFor}};
+use os::{
+    clock,
+    idle::{Idle, WaitsFor},
+};
 use proto::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -23,6 +26,7 @@ use crate::{
         asks::{Asks, daemon_head},
         cancellation::Cancellation,
         clock::DaemonClock,
+        given::Given,
         in_place::InPlace,
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
@@ -67,12 +71,15 @@ pub(super) struct Session {
     /// Number of this connection.
     pub(super) epoch: u64,
     /// Requests that were given and not answered, if handlers of other threads or tasks have them.
-    pub(super) given: HashMap<Work, Arc<Cancellation>>,
+    pub(super) given: Given,
     /// Requests that the daemon gave while there were as many as there may be.
     pub(super) backlog: VecDeque<Vec<u8>>,
     /// The daemon is asked which of them nobody waits for.
     pub(super) is_watching: bool,
     pub(super) window: usize,
+    /// Requests of clients that this process has at a time: more than those of the daemon while it answers them where it
+    /// reads them.
+    pub(super) clients_window: usize,
     answer_bytes_max: usize,
     /// Turns of this thread.
     pub(super) looks: u32,
@@ -137,11 +144,12 @@ impl Session {
             clock,
             epoch: outbox.epoch(),
             outbox: Arc::new(outbox),
-            given: HashMap::new(),
+            given: Given::default(),
             backlog: VecDeque::new(),
             reception: None,
             is_watching: false,
             window: offer.window.unwrap_or(WINDOW),
+            clients_window: 0,
             answer_bytes_max: 0,
             looks: 0,
             stop_by_ns: None,
@@ -157,11 +165,11 @@ impl Session {
     /// There is a connection, by which the service is offered.
     pub(super) fn begin(&mut self) {
         self.measure();
-        self.reception = Reception::open(
-            &mut self.ipc,
-            self.offer.service,
-            (self.window, self.answer_bytes_max),
-        );
+        self.reception = Reception::open(&mut self.ipc, self.offer.service, self.answer_bytes_max);
+        self.clients_window = self.clients_window.max(self.window);
+        if let Some(reception) = &mut self.reception {
+            reception.set_window(self.clients_window);
+        }
     }
 
     /// Learns what the connection allows.
@@ -187,6 +195,17 @@ impl Session {
     /// For so many threads, unless the offer says how many requests there may be.
     pub(super) fn window_at_least(&mut self, threads: usize) {
         self.window = self.offer.window.unwrap_or(threads.max(1)).min(self.room());
+        self.take_clients(false);
+    }
+
+    /// From now on, the thread that reads requests of clients answers them, or leaves that to others. A look of the
+    /// former finds more, unless the offer says how many requests there may be: each look costs both sides.
+    pub(super) fn take_clients(&mut self, answers: bool) {
+        let most = if answers && self.offer.window.is_none() { WINDOW } else { 0 };
+        self.clients_window = self.window.max(most);
+        if let Some(reception) = &mut self.reception {
+            reception.set_window(self.clients_window);
+        }
     }
 
     /// See [`Provider::serve`](crate::Provider::serve).

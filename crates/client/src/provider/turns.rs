@@ -39,6 +39,11 @@ impl Session {
         turn: &mut dyn FnMut() -> usize,
     ) -> Result<(), ProvideError> {
         self.begin_run()?;
+        let take = &mut |request: Request| {
+            if let Some(request) = request.end_if_cancelled() {
+                take(request);
+            }
+        };
         while !self.run_turn(take, turn)? {}
         Ok(())
     }
@@ -75,7 +80,8 @@ impl Session {
         Ok(false)
     }
 
-    /// Hands on requests that came, within the window; returns how many there were.
+    /// Hands on requests that came, within the window; returns how many there were. Who begins one looks whether anybody
+    /// waits for it.
     pub(super) fn take_requests(
         &mut self,
         take: &mut dyn FnMut(Request),
@@ -85,7 +91,6 @@ impl Session {
             count += 1;
             let caller = inbound.context.unwrap_or(UNKNOWN);
             let request = Request::new(&outbox, epoch, work, inbound, caller);
-            let request = request.end_if_cancelled()?;
             let cancellation = Arc::clone(request.context().cancellation());
             take(request);
             Some(cancellation)
@@ -130,7 +135,9 @@ impl Session {
             }
         }
         self.read(take)?;
-        let Self { reception: Some(reception), given, window, .. } = self else { return Ok(()) };
+        let Self { reception: Some(reception), given, clients_window: window, .. } = self else {
+            return Ok(());
+        };
         let mut is_over = false;
         while !is_over && given.len() < *window {
             is_over = !reception.take(|Taken { id, inbound, .. }| {

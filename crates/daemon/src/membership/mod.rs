@@ -251,7 +251,12 @@ impl Detector {
     /// The answer to a heartbeat of an earlier epoch than the one that is known of `peer`:
     /// it may be a life that does not know of that one, and that is elsewhere.
     #[must_use]
-    pub fn correction(&mut self, peer: u32, heartbeat: &Heartbeat, now_ns: u64) -> Option<Heartbeat> {
+    pub fn correction(
+        &mut self,
+        peer: u32,
+        heartbeat: &Heartbeat,
+        now_ns: u64,
+    ) -> Option<Heartbeat> {
         let now_ns = self.time.look(now_ns);
         let link = self.links.get(&peer).filter(|_| !self.is_leaving)?;
         (heartbeat.epoch < link.peer_epoch()).then(|| link.heartbeat(now_ns))
