@@ -4,6 +4,7 @@
 //! ```text
 //! suite         the two roles that run the cells of a benchmark
 //! plan          the cells of every benchmark: here a row is added
+//! beside        what a card had, beside cells of the same shape
 //! job           what both processes do in one sample: here a new way to call is added
 //! nic           both kinds of work on one NIC: traffic and workers
 //! by_protocol   what a caller and a server of any protocol call and answer
@@ -27,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod beside;
 pub mod by_protocol;
 pub mod calls;
 #[cfg(feature = "clients")]

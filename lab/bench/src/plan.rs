@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::{
+    beside,
     calls::{Calls, DEPTH, Shape},
     delegated::{self, ANSWER_BYTES_MAX, DelegatedCalls, LongService},
     job::Job,
@@ -113,11 +114,12 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// A cell that is compared with nothing.
+    /// A cell that is compared with nothing, but for what a card had.
     #[must_use]
     pub fn new(name: impl Into<String>, metric: Metric, measurement: Measurement) -> Self {
-        let (versus, floor, lines, reference) = (None, None, None, None);
-        let cell = Cell { name: name.into(), metric, versus, floor, lines, reference };
+        let (name, versus, floor, lines) = (name.into(), None, None, None);
+        let reference = beside::of_cell(&name, metric);
+        let cell = Cell { name, metric, versus, floor, lines, reference };
         Self { cell, measurement }
     }
 

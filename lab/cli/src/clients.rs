@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
     let mut results = Results::new(header, &cells, &samples?, &[]);
     results.notes.extend(clients.absent.iter().cloned());
     results.notes.extend(NOTES.map(str::to_owned));
-    shown::write(&results, args.by_pace, args.json.as_deref())
+    shown::write(&results, args.by_pace, shown::Files { json: args.json.as_deref(), html: None })
 }
 
 /// A client.

@@ -4,6 +4,7 @@
 //! ```text
 //! session    all runs of a grid, round by round, each between two probes of the cores
 //! grid       combinations of lists           preset     the grids that the documents show
+//! bare       what calls take without a way to call
 //! job        coordinator, rank processes, client processes: started together, measured together
 //! drive      one client: queue depth, pace, judgement of every answer, latencies
 //! workload   what is asked for: a function of the seed
@@ -25,6 +26,8 @@
 
 #[cfg(feature = "jobs")]
 pub mod backend;
+#[cfg(feature = "jobs")]
+pub mod bare;
 pub mod codec;
 #[cfg(feature = "jobs")]
 mod configuration;

@@ -39,6 +39,7 @@ const SPAN: usize = 16;
 const COLLAPSE: f64 = 2.0;
 /// The event of a death.
 const KILLED: &str = "kill: the last client process dies by SIGKILL";
+const NODE_KILLED: &str = "kill-node: the last node's daemon and clients die by SIGKILL";
 /// Rows of numbers, one row a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slices {
@@ -206,8 +207,12 @@ impl EventSeries {
         let end = interval_ns.end / self.slice_ns.max(1);
         let (at, event) = match event {
             SeriesEvent::Start => (begin, "start".to_owned()),
-            SeriesEvent::Kill => match death_ns {
-                Some(at_ns) => (at_ns / self.slice_ns.max(1), KILLED.to_owned()),
+            SeriesEvent::Kill | SeriesEvent::KillNode => match death_ns {
+                Some(at_ns) => {
+                    let is_of_node = event == SeriesEvent::KillNode;
+                    let killed = if is_of_node { NODE_KILLED } else { KILLED };
+                    (at_ns / self.slice_ns.max(1), killed.to_owned())
+                }
                 None => (begin, "start, without a kill: of one interval only".to_owned()),
             },
             SeriesEvent::Collapse => {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use kv::{
-    backend::{Kind, Wait},
+    backend::{CallFailure, Kind, Wait},
     grid::Axes,
     job::{self, Config, JobError, Launcher, Live, RunningJob, hosts::Hosts},
     result::Measured,
@@ -56,6 +56,7 @@ fn tests() {
     children_die_with_the_coordinator();
     fault_a4_a_killed_delegation_job_leaves_nothing();
     a_client_that_is_to_die_is_missed_by_nobody_and_the_series_is_around_its_death();
+    clients_outlive_the_death_of_another_node_and_the_series_is_around_it();
     println!("job: ok");
 }
 
@@ -266,6 +267,25 @@ fn a_client_that_is_to_die_is_missed_by_nobody_and_the_series_is_around_its_deat
     assert_eq!(measured.per_client.len(), 3, "of four clients, the last one was killed");
     let series = measured.series.unwrap();
     assert!(series.event.starts_with("kill: "), "{}", series.event);
+    assert!(series.begin_ns() < 0, "slices before its death are kept");
+}
+
+/// Their calls to it end with an error, and those to their own daemon are answered.
+fn clients_outlive_the_death_of_another_node_and_the_series_is_around_it() {
+    let plan = SeriesPlan { slice_ns: 100_000, event: SeriesEvent::KillNode };
+    let workload = Workload { series: Some(plan), timeout_ms: 1000, ..quick() };
+    let measured = run_until(soft_config(Kind::Delegation, workload, &[]), |measured| {
+        both_sides_were_answered(measured) && !measured.failures.is_empty()
+    });
+    assert_eq!(measured.per_client.len(), 2, "of four clients, those of a node were killed");
+    assert!(
+        measured
+            .failures
+            .keys()
+            .all(|failure| matches!(failure, CallFailure::PeerGone | CallFailure::Timeout))
+    );
+    let series = measured.series.unwrap();
+    assert!(series.event.starts_with("kill-node: "), "{}", series.event);
     assert!(series.begin_ns() < 0, "slices before its death are kept");
 }
 

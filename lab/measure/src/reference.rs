@@ -36,3 +36,43 @@ pub const DC_READS: [DcReadsReference; 13] = [
     row(32, 16, 20.9, 21.3),
     row(32, 32, 18.4, 24.3),
 ];
+
+/// A ConnectX-7 that talks to itself, two threads of a Xeon Gold 6530 (copyrpc performance analysis of 2026-02-08).
+/// Bodies of 32 B; times per operation in ns.
+#[derive(Clone, Copy, Debug)]
+pub struct LoopbackReference {
+    /// Inline SENDs over RC, many in flight.
+    pub send: f64,
+    /// SENDs over RC with a doorbell (BlueFlame) each.
+    pub send_doorbell_each: f64,
+    /// WRITEs with immediate, many in flight.
+    pub write_imm: f64,
+    /// SENDs over UD, many in flight.
+    pub ud_send: f64,
+    /// Round trip over RC.
+    pub round_trip: f64,
+    /// Round trip over UD.
+    pub ud_round_trip: f64,
+    /// Round trip of a call with one endpoint.
+    pub call: f64,
+    /// A call with one endpoint and 32 in flight.
+    pub call_of_32: f64,
+    /// Round trip of a call over eRPC.
+    pub erpc_call: f64,
+    /// Calls in flight of one client over eRPC, and the time of one.
+    pub erpc_calls: [(u16, f64); 4],
+}
+
+/// All of it.
+pub const LOOPBACK: LoopbackReference = LoopbackReference {
+    send: 50.7,
+    send_doorbell_each: 129.1,
+    write_imm: 56.4,
+    ud_send: 49.9,
+    round_trip: 2970.0,
+    ud_round_trip: 3050.0,
+    call: 3760.0,
+    call_of_32: 169.9,
+    erpc_call: 4510.0,
+    erpc_calls: [(8, 691.0), (16, 375.0), (64, 161.0), (256, 152.0)],
+};

@@ -20,7 +20,7 @@ use config::units::{parse_bytes, parse_duration_ns};
 use measure::cores::Cores;
 use protocols::Protocol;
 
-use super::long_calls::LongArgs;
+use super::{long_calls::LongArgs, segments::SegmentsArgs, shown::Files};
 use crate::help::BENCH_HELP;
 
 /// Name of the hidden command that is the other side of a benchmark.
@@ -50,6 +50,16 @@ a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round t
 the limit) to the cache-line round trip or stream, all measured in the same run. Every byte of every \
 answer is compared; a call that ends otherwise ends the run with exit code 1.";
 
+const SEGMENTS_HELP: &str = "\
+Examples:
+  copyrpc-lab bench segments
+  copyrpc-lab bench segments --clients 6 --qd 16 --runs 12 --json rounds.jsonl
+
+Each round runs bench ipc, bench rpc, the work of the store on one thread, and bench kv with two daemons, as commands \
+of their own. The layers of a round predict the store of that round: nothing is fitted. Where each process has a core, a \
+daemon's side of each segment bounds the rate, or the round trips of the calls in flight do; else both sides of all \
+segments share the cores. The NIC is that of COPYRPC_NIC.";
+
 /// Benchmarks of a layer each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LayerCommand {
@@ -73,6 +83,9 @@ pub(crate) enum LayerCommand {
     Daemons(BenchArgs),
     /// What a call with long bodies costs: copies, READs, turns and page faults, and its time on two cores.
     Long(LongArgs),
+    /// What the layers predict of the key-value store, beside what it does.
+    #[command(after_help = SEGMENTS_HELP)]
+    Segments(SegmentsArgs),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -304,6 +317,9 @@ pub(crate) struct BenchArgs {
     /// Write JSON lines to PATH; `-` is standard output, and the tables go to standard error.
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
+    /// Write a page with a picture and the tables to PATH.
+    #[arg(long, value_name = "PATH", value_parser = file())]
+    pub(crate) html: Option<PathBuf>,
     /// Show numbers for each pace of the machine apart, instead of one of all samples.
     #[arg(long)]
     pub(crate) by_pace: bool,
@@ -321,4 +337,11 @@ pub(crate) struct BenchArgs {
     /// allowed, of different physical cores if there are such].
     #[arg(long, value_name = "A,B")]
     pub(crate) cpus: Option<Cores>,
+}
+
+impl BenchArgs {
+    /// Where results go.
+    pub(crate) fn files(&self) -> Files<'_> {
+        Files { json: self.json.as_deref(), html: self.html.as_deref() }
+    }
 }

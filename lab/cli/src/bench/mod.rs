@@ -4,6 +4,7 @@ use std::{net::TcpListener, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use bench::{
+    beside,
     dc_plan::{self, DcGrid},
     parts,
     plan::{self, Planned},
@@ -27,6 +28,7 @@ use crate::output;
 
 pub(crate) mod args;
 mod long_calls;
+mod segments;
 pub(crate) mod shown;
 mod work;
 
@@ -68,7 +70,7 @@ const AIMS: [Aim; 3] = [
 /// How READs over DC are to be read.
 const DC_NOTES: [&str; 2] = [
     "dc-read: 32 B from a random place by one thread, both ends compared; latency: READs in flight over their rate",
-    "reference: machines with Connect-IB cards, 14 threads each and 140 of an incast; alone and static: one thread",
+    "reference of dc-read: machines with Connect-IB cards, 14 threads each and 140 of an incast; alone and static: one thread",
 ];
 /// The same, of a NIC that cannot.
 const NO_DC_NOTES: [&str; 1] = ["the NIC has no DC, so no READs over it were measured"];
@@ -123,6 +125,7 @@ pub(crate) fn run(which: &LayerCommand) -> anyhow::Result<()> {
         LayerCommand::Ipc(args) => ipc(args),
         LayerCommand::Daemons(args) => daemons(args),
         LayerCommand::Long(args) => long_calls::run(args),
+        LayerCommand::Segments(args) => segments::run(args),
     }
 }
 
@@ -147,7 +150,7 @@ fn daemons(args: &BenchArgs) -> anyhow::Result<()> {
     let mut results = session.measure(args, "daemons", nic.name(), &[])?;
     results.notes.extend(DAEMONS_NOTES.map(str::to_owned));
     results.notes.extend(parts::explained(&results));
-    shown::write(&results, args.by_pace, args.json.as_deref())
+    shown::write(&results, args.by_pace, args.files())
 }
 
 /// `copyrpc-lab bench limit`.
@@ -203,7 +206,7 @@ fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let written = args.markdown.as_deref().map_or(Ok(()), |path| {
         output::write_file(path, |file| matrix::report(&results, &grid).write_markdown(file))
     });
-    let shown = shown::write(&results, args.bench.by_pace, args.bench.json.as_deref());
+    let shown = shown::write(&results, args.bench.by_pace, args.bench.files());
     written.and(shown)
 }
 
@@ -319,7 +322,7 @@ impl Session {
             return Err(UsageError(format!("no cell's name contains `{}`", args.cell)).into());
         }
         let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
-        json.map_or(Ok(()), output::check_file)?;
+        [json, args.html.as_deref()].into_iter().flatten().try_for_each(output::check_file)?;
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
         let process_pair = ProcessPair::start(cores, &[PEER_COMMAND])?;
@@ -344,7 +347,7 @@ impl Session {
     ) -> anyhow::Result<()> {
         let mut results = self.measure(args, bench, nic, aims)?;
         results.notes.extend(notes.iter().map(ToString::to_string));
-        shown::write(&results, args.by_pace, args.json.as_deref())
+        shown::write(&results, args.by_pace, args.files())
     }
 
     fn measure(
@@ -368,6 +371,9 @@ impl Session {
             results.set_events(&cell.name, self.suite.events(index));
         }
         results.notes.extend(self.missing);
+        if cells.iter().any(|cell| beside::of_cell(&cell.name, cell.metric).is_some()) {
+            results.notes.push(beside::NOTE.to_owned());
+        }
         Ok(results)
     }
 }

@@ -1,6 +1,9 @@
 //! Progress and results of a benchmark, as people and programs see them.
 
-use std::{io, path::Path};
+use std::{
+    io::{self, Write as _},
+    path::Path,
+};
 
 use anyhow::Context as _;
 use command::output::{write_file, write_stdout};
@@ -14,16 +17,28 @@ pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// Writes tables to standard output and JSON lines to `json`. If that is `-`, JSON takes standard
-/// output and the tables go to standard error. Where one cannot be written the other is.
-pub(crate) fn write(results: &Results, by_pace: bool, json: Option<&Path>) -> anyhow::Result<()> {
+/// Files that results go to, beside standard output.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Files<'a> {
+    /// JSON lines. If they are to go to `-`, they take standard output, and the tables go to standard error.
+    pub(crate) json: Option<&'a Path>,
+    /// A page.
+    pub(crate) html: Option<&'a Path>,
+}
+
+/// Writes tables to standard output, and what `files` name. Where one cannot be written the others are.
+pub(crate) fn write(results: &Results, by_pace: bool, files: Files<'_>) -> anyhow::Result<()> {
+    let report = results.report(by_pace);
+    let Files { json, html } = files;
+    let page = html
+        .map_or(Ok(()), |path| write_file(path, |file| file.write_all(report.page().as_bytes())));
     let to_stdout = json == Some(Path::new("-"));
     if to_stdout {
-        let shown = results.report(by_pace).write_text(&mut io::stderr().lock());
+        let shown = report.write_text(&mut io::stderr().lock());
         write_stdout(|stdout| results.write_json(stdout))?;
-        return shown.context("cannot write to standard error");
+        return page.and(shown.context("cannot write to standard error"));
     }
     let written = json.map_or(Ok(()), |path| write_file(path, |file| results.write_json(file)));
-    let shown = write_stdout(|stdout| results.report(by_pace).write_text(stdout));
-    written.and(shown)
+    let shown = write_stdout(|stdout| report.write_text(stdout));
+    page.and(written).and(shown)
 }

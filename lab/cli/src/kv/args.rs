@@ -134,8 +134,8 @@ pub(crate) struct KvArgs {
     /// to 10ms, from the first call on; keep 200 slices before and after the event that --around names.
     #[arg(long, value_name = "TIME", value_parser = parse_slice, help_heading = "Measuring")]
     series: Option<u64>,
-    /// The event of --series: start (the first call), collapse (where the rate of answers falls most), or kill (the last
-    /// client process dies by SIGKILL in the middle of the interval).
+    /// The event of --series: start (the first call), collapse (where the rate of answers falls most), kill (the last
+    /// client process dies by SIGKILL in the middle of the interval), or kill-node (a whole node: its daemon too).
     #[arg(
         long,
         value_name = "EVENT",

@@ -8,11 +8,13 @@ mod progress;
 
 use anyhow::Context as _;
 use kv::{
+    backend::Kind,
     history::HistoryFile,
     job::{Config, Launcher},
     preset::{self, Preset},
     result::{self, Results},
-    session::{self, Progress, Rounds},
+    series::SeriesEvent,
+    session::{self, Progress, Rounds, SessionPlan},
     workload::Verify,
 };
 
@@ -41,10 +43,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
         },
     };
     let plan = args.plan(&configs);
-    if configs.iter().any(|config| config.workload.kills()) && plan.rounds != Rounds::Exactly(1) {
-        let problem = "--around kill: who was killed is missed by later rounds; give --runs 1";
-        return Err(UsageError(problem.to_owned()).into());
-    }
+    check_victims(&configs, plan)?;
     let output = output::Output::open(args)?;
     launcher.history = history(args, &configs)?;
     let stop = stop_at_signal()?;
@@ -83,6 +82,22 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     }
     outcome.and(written)?;
     ended
+}
+
+/// Refuses a kill whose victims would be missed.
+fn check_victims(configs: &[Config], plan: SessionPlan) -> anyhow::Result<()> {
+    for config in configs {
+        let Some(victim) = config.workload.victim() else { continue };
+        let problem = if plan.rounds != Rounds::Exactly(1) {
+            "who was killed is missed by later rounds; give --runs 1"
+        } else if victim == SeriesEvent::KillNode && config.backend != Kind::Delegation {
+            "only the daemons of --backend delegation outlive one of theirs here"
+        } else {
+            continue;
+        };
+        return Err(UsageError(format!("--around {victim}: {problem}")).into());
+    }
+    Ok(())
 }
 
 /// Where histories go, if they do.

@@ -1,12 +1,20 @@
 //! `copyrpc-lab sim steady`: whether production daemons do as much however they began, and by which policy most.
 
+use std::{
+    cmp::Reverse,
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
+};
+
+use anyhow::Context as _;
 use clap::{Args, builder::RangedU64ValueParser};
 use protocols::flush_policy;
 use serde::Serialize;
 use sim::{
     actors::reference_daemon::{self, Hold, Load, StartState},
-    cluster::steady::{
-        self, Begin, Connected, FlushPolicy, Measured, PARTS, Steady, UnknownTransport,
+    cluster::{
+        ClusterError,
+        steady::{self, Begin, Connected, FlushPolicy, Measured, PARTS, Steady, UnknownTransport},
     },
     machine::{CONNECT_X7, DelegationProfile, QUICK_NIC},
     world::Time,
@@ -72,6 +80,12 @@ pub(crate) struct SteadyArgs {
     /// Shows rates over time as well, from the first call on.
     #[arg(long)]
     series: bool,
+    /// Leaves the other daemon out, which takes long with many nodes.
+    #[arg(long)]
+    alone: bool,
+    /// Runs that go on at a time, 1 to 256. Their numbers do not depend on it; their memory adds up.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    jobs: usize,
     /// Prints one JSON object per row.
     #[arg(long)]
     json: bool,
@@ -125,7 +139,8 @@ struct Row {
     messages_per_wqe: f64,
     connection_bytes: usize,
     not_answered: u64,
-    other: Other,
+    /// `None`: it was left out.
+    other: Option<Other>,
     /// What the send queue of one server per node answers without a daemon.
     direct: f64,
     /// What it answers with a work request for each remote answer.
@@ -136,26 +151,36 @@ struct Row {
     series: [Vec<f64>; 3],
 }
 
+/// A row's load, but for the way in which it begins.
+struct Asked<'a> {
+    policy: &'a Policy,
+    load: Steady,
+}
+
 /// `copyrpc-lab sim steady`.
 pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
-    let mut rows = Vec::new();
     let machine = args.machine()?;
-    let SteadyArgs { nodes, depth, flush, transport, .. } = args;
-    let of = nodes.len() * depth.len() * flush.len() * transport.len() * Begin::ALL.len();
+    let asked = args.asked(machine);
+    let of = asked.len() * Begin::ALL.len();
+    let loads =
+        asked.iter().flat_map(|asked| Begin::ALL.map(|begin| Steady { begin, ..asked.load }));
+    let loads = loads.collect::<Vec<_>>();
     let progress = Progress::of_long_steps("runs", of);
-    let is_done = || progress.long_step(of);
-    for &nodes in &args.nodes {
-        for &depth in &args.depth {
-            let other = reference(args, &machine, nodes, depth);
-            for policy in &args.flush {
-                for &transport in &args.transport {
-                    let load = (machine, nodes, depth);
-                    rows.push(row(args, load, policy, transport, other, &is_done)?);
-                }
-            }
-        }
-    }
+    let measured = in_parallel(&loads, args.jobs, || progress.long_step(of));
     drop(progress);
+    let mut measured = measured.into_iter();
+    let mut rows = Vec::<Row>::new();
+    for asked in &asked {
+        let mut next = || measured.next().context("a run for each load")?.map_err(Into::into);
+        let runs: [anyhow::Result<Measured>; 3] = [next(), next(), next()];
+        let Steady { nodes, depth, .. } = asked.load;
+        let other = match rows.last() {
+            Some(last) if (last.nodes, last.depth) == (nodes, depth) => last.other,
+            _ if args.alone => None,
+            _ => Some(reference(args, &machine, nodes, depth)),
+        };
+        rows.push(row(asked, runs, other)?);
+    }
     if args.json {
         compared::print_json(&rows)?;
     } else {
@@ -179,35 +204,76 @@ pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(
-    args: &SteadyArgs,
-    (machine, nodes, depth): (DelegationProfile, u32, u16),
-    policy: &Policy,
-    transport: Connected,
-    other: Other,
-    is_done: &dyn Fn(),
-) -> anyhow::Result<Row> {
-    let flush = policy.policy.unwrap_or_else(|| FlushPolicy::for_peers(nodes as usize - 1));
-    let SteadyArgs { threads, clients, seed, warm_up, length, .. } = *args;
-    let lengths = (warm_up, length);
-    let load = |begin| Steady {
-        nodes,
-        threads,
-        clients,
-        depth,
-        flush,
-        transport,
-        machine,
-        begin,
-        lengths,
-        seed,
-    };
-    let [cold, burst, perturbed] = Begin::ALL.map(|begin| {
-        let measured = steady::run(&load(begin));
-        is_done();
-        measured
+impl SteadyArgs {
+    /// Every combination, in the order of the table.
+    fn asked(&self, machine: DelegationProfile) -> Vec<Asked<'_>> {
+        let Self { threads, clients, seed, warm_up, length, .. } = *self;
+        let mut asked = Vec::new();
+        for &nodes in &self.nodes {
+            for &depth in &self.depth {
+                for policy in &self.flush {
+                    let default = || FlushPolicy::for_peers(nodes as usize - 1);
+                    let flush = policy.policy.unwrap_or_else(default);
+                    let (lengths, begin) = ((warm_up, length), Begin::Cold);
+                    asked.extend(self.transport.iter().map(|&transport| {
+                        let load = Steady {
+                            nodes,
+                            threads,
+                            clients,
+                            depth,
+                            flush,
+                            transport,
+                            machine,
+                            begin,
+                            lengths,
+                            seed,
+                        };
+                        Asked { policy, load }
+                    }));
+                }
+            }
+        }
+        asked
+    }
+}
+
+type Run = Result<Measured, ClusterError>;
+
+/// Runs all loads, so many at a time, those with most calls first. Returns what came of each.
+fn in_parallel(loads: &[Steady], jobs: usize, mut is_done: impl FnMut()) -> Vec<Run> {
+    let calls = |index: &usize| u64::from(loads[*index].nodes) * u64::from(loads[*index].depth);
+    let mut order = (0..loads.len()).collect::<Vec<_>>();
+    order.sort_by_key(|index| Reverse(calls(index)));
+    let order = Mutex::new(order.into_iter());
+    let next = || order.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let (sender, receiver) = mpsc::channel();
+    let mut runs = loads.iter().map(|_| None).collect::<Vec<_>>();
+    thread::scope(|scope| {
+        for _ in 0..jobs.min(loads.len()) {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                while let Some(index) = next() {
+                    // The receiver is there until all threads have ended.
+                    let _ = sender.send((index, steady::run(&loads[index])));
+                }
+            });
+        }
+        drop(sender);
+        for (index, run) in receiver {
+            runs[index] = Some(run);
+            is_done();
+        }
     });
+    runs.into_iter().flatten().collect()
+}
+
+fn row(
+    asked: &Asked<'_>,
+    [cold, burst, perturbed]: [anyhow::Result<Measured>; 3],
+    other: Option<Other>,
+) -> anyhow::Result<Row> {
     let (cold, burst, perturbed) = (cold?, burst?, perturbed?);
+    let Steady { nodes, depth, flush, transport, machine, .. } = asked.load;
     let rates = [&cold, &burst, &perturbed].map(|measured| measured.mops_per_node);
     let most = rates.iter().copied().fold(0.0, f64::max);
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
@@ -215,7 +281,7 @@ fn row(
     Ok(Row {
         nodes,
         depth,
-        flush: policy.name.clone(),
+        flush: asked.policy.name.clone(),
         transport: transport.to_string(),
         cold: rates[0],
         burst: rates[1],
@@ -309,9 +375,12 @@ fn text_of(args: &SteadyArgs, rows: &[Row]) -> String {
         cells.push(row.not_answered.to_string());
         ours.add_row(cells);
         if last.replace((row.nodes, row.depth)) != Some((row.nodes, row.depth)) {
-            let Other { burst, trickle, best_hold } = row.other;
-            let rates = [burst, trickle, best_hold, row.direct, row.to_client_max];
-            beside.add_row(load.into_iter().chain(rates.map(|rate| format!("{rate:.2}"))));
+            let shown =
+                |rate: Option<f64>| rate.map_or_else(String::new, |rate| format!("{rate:.2}"));
+            let other = |of: fn(&Other) -> f64| row.other.as_ref().map(of);
+            let others = [other(|o| o.burst), other(|o| o.trickle), other(|o| o.best_hold)];
+            let bounds = [row.direct, row.to_client_max].map(Some);
+            beside.add_row(load.into_iter().chain(others.into_iter().chain(bounds).map(shown)));
         }
     }
     format!(

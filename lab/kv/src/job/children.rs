@@ -219,30 +219,34 @@ impl<H: BorrowMut<Hosts>> Children<H> {
         Ok(Death::of(child.name.clone(), process, at_ns))
     }
 
-    /// Gives each child of `range` an order of its own.
+    /// Gives each of `children` an order of its own.
     pub(super) fn send_each(
         &mut self,
-        range: Range<usize>,
+        children: impl IntoIterator<Item = usize>,
         mut order: impl FnMut(usize) -> Order,
     ) -> Result<(), JobError> {
-        range.into_iter().try_for_each(|index| self.send(index, &order(index)))
+        children.into_iter().try_for_each(|index| self.send(index, &order(index)))
     }
 
-    /// Gives an order to all children of `range`.
-    pub(super) fn send_all(&mut self, range: Range<usize>, order: &Order) -> Result<(), JobError> {
-        range.into_iter().try_for_each(|index| self.send(index, order))
+    /// Gives an order to all of `children`.
+    pub(super) fn send_all(
+        &mut self,
+        children: impl IntoIterator<Item = usize>,
+        order: &Order,
+    ) -> Result<(), JobError> {
+        children.into_iter().try_for_each(|index| self.send(index, order))
     }
 
-    /// Receives the reports of all children until each of `range` has sent one for which `is_last`
+    /// Receives the reports of all children until each of `awaited` has sent one for which `is_last`
     /// returns true. A child that fails, or the timeout, ends this.
     pub(super) fn receive(
         &mut self,
-        range: Range<usize>,
+        awaited: impl IntoIterator<Item = usize>,
         timeout: Duration,
         mut is_last: impl FnMut(usize, Report) -> bool,
     ) -> Result<(), JobError> {
         let begin = Instant::now();
-        let mut missing = range.collect::<Vec<_>>();
+        let mut missing = awaited.into_iter().collect::<Vec<_>>();
         while !missing.is_empty() {
             if begin.elapsed() > timeout {
                 let names = missing.iter().map(|&index| self.children[index].name.as_str());

@@ -32,7 +32,7 @@ impl Spent {
 }
 
 /// CPU time of this process or thread.
-pub(super) fn cpu_time_ns(clock: ClockId) -> u64 {
+pub(crate) fn cpu_time_ns(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)

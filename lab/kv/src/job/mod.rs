@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 pub use child::{child, child_over};
 pub use children::{JobError, Launcher};
 pub use coordinator::ChildError;
+pub(crate) use meter::cpu_time_ns;
 pub(crate) use run::processes;
 pub use run::{Live, RunningJob, run};
 

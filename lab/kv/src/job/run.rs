@@ -23,6 +23,7 @@ use crate::{
     measured::Measured,
     pin::Part,
     place::ClientId,
+    series::SeriesEvent,
     workload::{ClientKind, Pace, Verify, Workload},
 };
 
@@ -81,8 +82,8 @@ pub struct RunningJob<'a, H> {
     config: Config,
     launcher: &'a Launcher,
     children: Children<H>,
-    /// Number of processes, and which of them provide and which are clients; the others are ranks.
-    everybody: Range<usize>,
+    /// Which processes are ranks, which provide and which are clients: those that live.
+    ranks: Range<usize>,
     providers: Range<usize>,
     clients: Range<usize>,
     /// By child.
@@ -134,7 +135,7 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
             config: config.clone(),
             launcher,
             children,
-            everybody,
+            ranks: 0..ranks,
             providers,
             clients,
             host_of,
@@ -146,6 +147,11 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         job.warm_up(live)?;
         job.weigh()?;
         Ok(job)
+    }
+
+    /// All processes that live.
+    fn everybody(&self) -> impl Iterator<Item = usize> + use<H> {
+        self.ranks.clone().chain(self.providers.clone()).chain(self.clients.clone())
     }
 
     /// The configuration that it runs.
@@ -162,7 +168,7 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         let begin = Instant::now();
         loop {
             let schedule = |begin_ns| Schedule::new(&warm_up, begin_ns);
-            let measured = self.interval(live, schedule, false)?;
+            let measured = self.interval(live, schedule, None)?;
             self.warm_up.add_warm_up(&measured);
             let is_warm = measured.silent_clients() == 0 || warm_up.pace != Pace::Closed;
             if is_warm || begin.elapsed() > WARM_UP_MAX {
@@ -173,19 +179,15 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
 
     /// Asks all processes for their memory: together, since they share some of it.
     fn weigh(&mut self) -> Result<(), JobError> {
-        self.children.send_all(self.everybody.clone(), &Order::Weigh)?;
+        self.children.send_all(self.everybody(), &Order::Weigh)?;
         let mut pss_bytes = 0;
-        self.children.receive(
-            self.everybody.clone(),
-            REPORT_TIMEOUT,
-            |_, report| match report {
-                Report::Weight(bytes) => {
-                    pss_bytes += bytes;
-                    true
-                }
-                _ => false,
-            },
-        )?;
+        self.children.receive(self.everybody(), REPORT_TIMEOUT, |_, report| match report {
+            Report::Weight(bytes) => {
+                pss_bytes += bytes;
+                true
+            }
+            _ => false,
+        })?;
         self.pss_bytes = pss_bytes;
         Ok(())
     }
@@ -217,11 +219,11 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         live: &mut dyn FnMut(Live),
     ) -> Result<Measured, JobError> {
         let schedule = |begin_ns| Schedule::of_interval(workload, begin_ns);
-        let kills = workload.kills();
-        let mut measured = self.interval(live, schedule, kills)?;
-        while !kills && measured.late_processes > 0 && measured.repeated < REPEATS_MAX {
+        let victim = workload.victim();
+        let mut measured = self.interval(live, schedule, victim)?;
+        while victim.is_none() && measured.late_processes > 0 && measured.repeated < REPEATS_MAX {
             self.lead_time *= 2;
-            let again = self.interval(live, schedule, false)?;
+            let again = self.interval(live, schedule, None)?;
             self.warm_up.add_warm_up(&measured);
             measured = Measured { repeated: measured.repeated + 1, ..again };
         }
@@ -233,16 +235,17 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         &mut self,
         live: &mut dyn FnMut(Live),
         schedule: impl FnOnce(u64) -> Schedule,
-        kills: bool,
+        victim: Option<SeriesEvent>,
     ) -> Result<Measured, JobError> {
         let clocks = self.children.hosts().clocks()?;
         let lead_time = self.lead_time;
         let schedule = schedule(clock::deadline_ns(lead_time));
+        let everybody = self.everybody();
         let Self { children, host_of, .. } = self;
-        children.send_each(self.everybody.clone(), |child| {
-            Order::Go(clocks[host_of[child]].theirs(&schedule))
-        })?;
-        let death = if kills { Some(self.doom_last(&schedule)?) } else { None };
+        children
+            .send_each(everybody, |child| Order::Go(clocks[host_of[child]].theirs(&schedule)))?;
+        let deaths =
+            victim.map_or_else(|| Ok(Vec::new()), |victim| self.doom(victim, &schedule))?;
         let Self { children, host_of, events, .. } = self;
         let length = Duration::from_nanos(schedule.drained_ns - schedule.begin_ns);
         let mut total = Measured {
@@ -276,35 +279,46 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
         total.harness_cpu_ns += coordinator_ns.unwrap_or(0);
         // Providers first: their daemon still counts what they do.
         stop(children, self.providers.clone(), &mut total)?;
-        stop(children, 0..self.providers.start, &mut total)?;
-        if death.is_some() {
+        stop(children, self.ranks.clone(), &mut total)?;
+        if let Some(victim) = victim {
             // What they counted died with them.
-            total.per_client.truncate(self.living_clients());
+            total.per_client.truncate(self.living_clients(victim));
         }
         if let (Some(plan), Some(series)) = (self.config.workload.series, &total.series) {
-            let death = death.map(time_of).transpose()?;
+            let deaths = deaths.into_iter().map(time_of).collect::<Result<Vec<_>, _>>()?;
+            let death = deaths.into_iter().min();
             let interval = schedule.begin_ns..schedule.end_ns;
             total.series = Some(series.around(plan.event, interval, death));
         }
         Ok(total)
     }
 
-    /// Lets the last client process be killed in the middle of an interval. The job goes on without it.
-    fn doom_last(&mut self, schedule: &Schedule) -> Result<Death, JobError> {
+    /// Lets the last client process, or the processes of the last node, be killed in the middle of an interval. The job
+    /// goes on without them.
+    fn doom(&mut self, victim: SeriesEvent, schedule: &Schedule) -> Result<Vec<Death>, JobError> {
         let at_ns = schedule.measure_ns.midpoint(schedule.end_ns);
-        self.clients.end -= 1;
-        self.everybody.end -= 1;
-        self.children.doom(self.clients.end, at_ns)
+        let mut doomed = Vec::new();
+        if victim == SeriesEvent::KillNode {
+            let of_a_node = self.clients.len() / self.ranks.len();
+            for (range, count) in [(&mut self.ranks, 1), (&mut self.clients, of_a_node)] {
+                range.end -= count;
+                doomed.extend(range.end..range.end + count);
+            }
+        } else {
+            self.clients.end -= 1;
+            doomed.push(self.clients.end);
+        }
+        doomed.into_iter().map(|child| self.children.doom(child, at_ns)).collect()
     }
 
-    /// Clients without those of a process that was killed, which are the last ones.
-    fn living_clients(&self) -> usize {
+    /// Clients without those of processes that were killed, which are the last ones.
+    fn living_clients(&self, victim: SeriesEvent) -> usize {
         let topology = self.config.workload.topology();
-        let of_a_process = match self.config.workload.client_kind {
-            ClientKind::Thread => topology.clients_per_rank,
-            ClientKind::Process => 1,
+        let dead = match (victim, self.config.workload.client_kind) {
+            (SeriesEvent::KillNode, _) | (_, ClientKind::Thread) => topology.clients_per_rank,
+            (_, ClientKind::Process) => 1,
         };
-        usize::from(topology.clients().saturating_sub(of_a_process))
+        usize::from(topology.clients().saturating_sub(dead))
     }
 
     /// Ends all processes, and judges the history if there is one.
@@ -315,7 +329,7 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
     pub fn end(mut self, live: &mut dyn FnMut(Live)) -> Result<Option<HistoryReport>, JobError> {
         let clocks_after = self.children.hosts().clocks()?;
         // Clients and providers first: they would take the end of their daemon for a failure.
-        for leaving in [self.clients.clone(), self.providers.clone(), 0..self.providers.start] {
+        for leaving in [self.clients.clone(), self.providers.clone(), self.ranks.clone()] {
             self.children.send_all(leaving.clone(), &Order::End)?;
             self.children.finish(leaving)?;
         }

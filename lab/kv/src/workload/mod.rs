@@ -242,26 +242,31 @@ impl Workload {
         }
     }
 
-    /// Whether a client process is killed while the others are measured.
+    /// What is killed while the others are measured, if something is.
     #[must_use]
-    pub fn kills(&self) -> bool {
-        self.series.is_some_and(|plan| plan.event == SeriesEvent::Kill)
+    pub fn victim(&self) -> Option<SeriesEvent> {
+        let event = self.series?.event;
+        matches!(event, SeriesEvent::Kill | SeriesEvent::KillNode).then_some(event)
     }
 
     fn validate_kill(&self) -> Result<(), WorkloadError> {
+        let Some(victim) = self.victim() else { return Ok(()) };
         let of_a_rank = match self.client_kind {
             ClientKind::Thread => 1,
             ClientKind::Process => u32::from(self.clients_per_rank),
         };
         let reason = match self.verify {
-            _ if !self.kills() => return Ok(()),
             Verify::Full => "what the dead has done is known to nobody; use --verify answers",
+            Verify::Answers if victim == SeriesEvent::KillNode && self.ranks < 2 => {
+                "there must be two nodes at least"
+            }
             Verify::Answers if u32::from(self.ranks) * of_a_rank < 2 => {
                 "there must be two client processes at least"
             }
             Verify::Answers => return Ok(()),
         };
-        Err(WorkloadError { name: "around", value: "kill".to_owned(), reason: reason.to_owned() })
+        let value = victim.to_string();
+        Err(WorkloadError { name: "around", value, reason: reason.to_owned() })
     }
 
     /// In what two workloads differ: names and both values.
@@ -321,6 +326,11 @@ mod tests {
         ] {
             assert_eq!(wrong.validate().unwrap_err().name, "around", "{wrong:?}");
         }
+        let series = Some(SeriesPlan { slice_ns: 10_000, event: SeriesEvent::KillNode });
+        let base = Workload { series, client_kind: ClientKind::Thread, ..Workload::default() };
+        assert_eq!(base.validate(), Ok(()), "a node's clients may be one process");
+        let alone = Workload { ranks: 1, ..base };
+        assert_eq!(alone.validate().unwrap_err().name, "around");
     }
 
     #[test]

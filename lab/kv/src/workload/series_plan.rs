@@ -17,6 +17,8 @@ words! {
         Collapse = "collapse",
         /// The death of a client process, which is killed in the middle of the interval.
         Kill = "kill",
+        /// The death of a node: of its daemon and its client processes, which are killed in the middle of the interval.
+        KillNode = "kill-node",
     }
 }
 

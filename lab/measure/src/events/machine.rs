@@ -7,7 +7,7 @@ use perf_event::{
     events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software},
 };
 
-use super::{CounterReading, EventCounter, EventSource, PerfEvent, foreign_lines::foreign_lines};
+use super::{CounterReading, EventCounter, EventSource, PerfEvent, raw::RawEvents};
 
 /// The counters of this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,10 @@ impl EventSource for MachineEvents {
             PerfEvent::LlcMisses => Builder::new(cache(llc, CacheResult::MISS)),
             PerfEvent::CacheReferences => Builder::new(Hardware::CACHE_REFERENCES),
             PerfEvent::CacheMisses => Builder::new(Hardware::CACHE_MISSES),
-            PerfEvent::ForeignLines => Builder::new(Raw::new(foreign_lines()?)),
+            PerfEvent::ForeignLines => {
+                Builder::new(Raw::new(RawEvents::of_machine()?.foreign_lines))
+            }
+            PerfEvent::FillBuffers => Builder::new(Raw::new(RawEvents::of_machine()?.fill_buffers)),
             PerfEvent::TaskClock => Builder::new(Software::TASK_CLOCK),
             PerfEvent::ContextSwitches => Builder::new(Software::CONTEXT_SWITCHES),
             PerfEvent::PageFaults => Builder::new(Software::PAGE_FAULTS),

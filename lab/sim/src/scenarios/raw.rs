@@ -52,23 +52,24 @@ pub fn run() -> Outcome {
     let mut calls = |endpoints, depth| simulate(Work::Calls { endpoints, depth });
     let (one, pipelined, wide) = (calls(1, 1) / 1000.0, calls(1, 32), calls(8, 256));
     let mebibyte_us = trip_us + MIB * LOOPBACK.byte_ps / 1e6;
+    let card = &measure::reference::LOOPBACK;
     let mut add = |what: &str, unit, reference, simulated, standing| {
         let what = what.to_owned();
         outcome.rows.push(Compared { what, unit, reference, simulated, standing });
     };
-    add("SEND of 32 B, inline", "ns", 50.7, send, Fitted);
-    add("SEND of 32 B, a doorbell each", "ns", 129.1, blue, Fitted);
-    add("WRITE with immediate of 32 B", "ns", 56.4, write, Fitted);
-    add("SEND of 32 B over UD", "ns", 49.9, send, Fitted);
-    add("RC, 32 B: round trip", "µs", 2.97, trip_us, Fitted);
-    add("UD, 32 B: round trip", "µs", 3.05, trip_us, Fitted);
+    add("SEND of 32 B, inline", "ns", card.send, send, Fitted);
+    add("SEND of 32 B, a doorbell each", "ns", card.send_doorbell_each, blue, Fitted);
+    add("WRITE with immediate of 32 B", "ns", card.write_imm, write, Fitted);
+    add("SEND of 32 B over UD", "ns", card.ud_send, send, Fitted);
+    add("RC, 32 B: round trip", "µs", card.round_trip / 1e3, trip_us, Fitted);
+    add("UD, 32 B: round trip", "µs", card.ud_round_trip / 1e3, trip_us, Fitted);
     add("READ of 1 MiB", "µs", 47.4, mebibyte_us, Fitted);
     add("READ of 1 MiB, relaxed ordering", "µs", 47.3, mebibyte_us, Fitted);
     add("WRITE of 1 MiB, relaxed ordering", "µs", 47.4, mebibyte_us, Fitted);
     // The order of writes on PCIe is not in the model.
     add("WRITE of 1 MiB", "µs", 52.8, mebibyte_us, Shown);
-    add("calls 1x1: round trip", "µs", 3.76, one, Fitted);
-    add("calls 1x32: per call", "ns", 169.9, pipelined, Predicted);
+    add("calls 1x1: round trip", "µs", card.call / 1e3, one, Fitted);
+    add("calls 1x32: per call", "ns", card.call_of_32, pipelined, Predicted);
     add("calls 8x256: per call", "ns", 34.7, wide, Fitted);
     outcome
 }
