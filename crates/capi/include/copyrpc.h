@@ -89,13 +89,17 @@ uint16_t copyrpc_method_number(const char *name);
 typedef struct copyrpc_client copyrpc_client;
 
 /* Connects to the daemon whose socket is at `socket`; NULL: the one that COPYRPC_JOB, COPYRPC_INSTANCE and
- * COPYRPC_RUNTIME_DIR name. `timeout_us` is the deadline of calls that have none; 0: five seconds. */
+ * COPYRPC_RUNTIME_DIR name. `timeout_us` is the deadline of calls that have none; 0: five seconds.
+ * COPYRPC_INVALID_ARGUMENT: COPYRPC_CLIENT_WAIT says something that has no meaning. */
 copyrpc_status copyrpc_client_connect(const char *socket, uint64_t timeout_us, copyrpc_client **client);
 void copyrpc_client_free(copyrpc_client *client);
 
 /* Connects again, to the same daemon or its successor. After COPYRPC_ORIGIN_DAEMON_GONE every call fails until this
  * succeeds. */
 copyrpc_status copyrpc_client_reconnect(copyrpc_client *client);
+
+/* Calls from now on belong to the trace of this number, of which handlers are told; 0: to none. */
+copyrpc_status copyrpc_client_set_trace(copyrpc_client *client, uint64_t trace);
 
 /* Calls, and waits for the answer. `answer` and `answer_length` may be NULL. */
 copyrpc_status copyrpc_client_call(copyrpc_client *client, uint32_t rank, uint16_t service, uint16_t method,
@@ -124,6 +128,9 @@ typedef struct copyrpc_pipeline copyrpc_pipeline;
 copyrpc_status copyrpc_pipeline_connect(const char *socket, uint64_t timeout_us,
                                         copyrpc_pipeline **pipeline);
 void copyrpc_pipeline_free(copyrpc_pipeline *pipeline);
+
+/* As copyrpc_client_set_trace. */
+copyrpc_status copyrpc_pipeline_set_trace(copyrpc_pipeline *pipeline, uint64_t trace);
 
 /* Makes a call. COPYRPC_RESOURCE_EXHAUSTED: as many are in flight as there can be; poll first. */
 copyrpc_status copyrpc_pipeline_submit(copyrpc_pipeline *pipeline, uint32_t rank, uint16_t service,
@@ -257,6 +264,15 @@ copyrpc_status copyrpc_bulk_provider_next(copyrpc_bulk_provider *provider, uint6
 uint16_t copyrpc_work_method(const copyrpc_work *work);
 uint32_t copyrpc_work_rank(const copyrpc_work *work);
 const void *copyrpc_work_body(const copyrpc_work *work, size_t *length);
+/* As the functions of a copyrpc_request of these names. The time left is UINT64_MAX, and there are no trace and no caller,
+ * if the daemon is of an earlier build. Transfers end with their call, and what is answered after the deadline reaches
+ * nobody: the caller was told COPYRPC_DEADLINE_EXCEEDED by its daemon. */
+uint64_t copyrpc_work_time_left_us(const copyrpc_work *work);
+uint64_t copyrpc_work_trace(const copyrpc_work *work);
+int copyrpc_work_caller(const copyrpc_work *work, uint32_t *uid, uint32_t *pid);
+/* 1 if nobody waits for the answer any more; asks the daemon each time. 0 for NULL, and for a handle that another thread
+ * uses. */
+int copyrpc_bulk_provider_is_cancelled(copyrpc_bulk_provider *provider, const copyrpc_work *work);
 /* How many slices came with the call, and what each is. */
 size_t copyrpc_work_slices(const copyrpc_work *work);
 copyrpc_status copyrpc_work_slice(const copyrpc_work *work, size_t slice, uint64_t *length, int *writable);

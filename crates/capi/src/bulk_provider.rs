@@ -18,7 +18,7 @@ use crate::{
     client::{config, timeout_of},
     place,
     provider::{ENDS_WITH_DAEMON, FOR_EVER},
-    report::{Failure, status_of},
+    report::{Failure, status_of, value_of},
     socket,
 };
 
@@ -245,6 +245,72 @@ pub unsafe extern "C" fn copyrpc_work_body(
     // SAFETY: the caller owns the place.
     unsafe { place::store(length, body.len()) };
     body.as_ptr().cast()
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_work_time_left_us(work: *const CopyrpcWork) -> u64 {
+    // SAFETY: the caller lends the call for this one.
+    let context = unsafe { caller::shared(work) }.and_then(|work| work.work.context);
+    context.map_or(u64::MAX, |context| {
+        u64::try_from(context.time_left().as_micros()).unwrap_or(u64::MAX)
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_work_trace(work: *const CopyrpcWork) -> u64 {
+    // SAFETY: the caller lends the call for this one.
+    let context = unsafe { caller::shared(work) }.and_then(|work| work.work.context);
+    context.map_or(0, |context| context.trace)
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_work_caller(
+    work: *const CopyrpcWork,
+    uid: *mut u32,
+    pid: *mut u32,
+) -> c_int {
+    // SAFETY: the caller lends the call for this one.
+    let context = unsafe { caller::shared(work) }.and_then(|work| work.work.context);
+    let Some((user, process)) = context.and_then(|it| it.uid.map(|uid| (uid, it.pid))) else {
+        return 0;
+    };
+    // SAFETY: the caller owns the place.
+    unsafe { place::store(uid, user) };
+    // SAFETY: the caller owns the place.
+    unsafe { place::store(pid, process.unwrap_or(0)) };
+    1
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_bulk_provider_is_cancelled(
+    provider: *mut CopyrpcBulkProvider,
+    work: *const CopyrpcWork,
+) -> c_int {
+    // SAFETY: the caller lends the call for this one.
+    let Some(work) = (unsafe { caller::shared(work) }) else { return 0 };
+    // SAFETY: the caller lends the handle for this call.
+    let provider = unsafe { caller::handle(provider) };
+    value_of(0, || provider.is_ok_and(|mut it| it.provider.is_cancelled(&work.work)).into())
 }
 
 /// See `copyrpc.h`.

@@ -48,7 +48,8 @@ pub unsafe extern "C" fn copyrpc_client_connect(
         // SAFETY: the caller owns the text, and lends it for this call.
         let path = unsafe { caller::text(path) }?;
         let config = config(timeout_us);
-        let connected = Client::connect(&socket(path)?, config).map_err(Failure::library)?;
+        let connected = Client::connect(&socket(path)?, config);
+        let connected = connected.map_err(|error| Failure::connect(&error))?;
         let made = ClientState { client: connected, timeout: config.timeout };
         // SAFETY: the caller owns the place.
         unsafe { caller::give(client, CopyrpcClient::new(made)) }
@@ -79,6 +80,20 @@ pub unsafe extern "C" fn copyrpc_client_reconnect(client: *mut CopyrpcClient) ->
         // SAFETY: the caller lends the handle for this call.
         let mut client = unsafe { caller::handle(client) }?;
         client.client.reconnect().map_err(Failure::library)
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_client_set_trace(client: *mut CopyrpcClient, trace: u64) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        unsafe { caller::handle(client) }?.client.set_trace(trace);
+        Ok(())
     })
 }
 

@@ -53,7 +53,27 @@ impl Context {
     }
 }
 
+impl PipelineState {
+    /// The context of a call that can be given up.
+    fn name(&self, address: *mut c_void) -> Result<Context, Failure> {
+        if self.pipeline.free() == 1 && self.pipeline.depth() > 1 {
+            // The last place is that of the message which tells of calls that were given up.
+            let text = "all calls are in flight; nothing was sent, retry after a response";
+            return Err(Failure::refused(Status::ResourceExhausted, text));
+        }
+        Ok(Context { address, name: self.named.latest + 1 })
+    }
+}
+
 impl Named {
+    /// A call is in flight.
+    fn begin(&mut self, context: Context, id: CallId) {
+        if context.name != 0 {
+            self.latest = context.name;
+            self.calls.insert(context.name, id);
+        }
+    }
+
     /// A call has ended; returns what its program handed over.
     pub(crate) fn end(&mut self, context: Context) -> *mut c_void {
         if context.name != 0 {
@@ -99,7 +119,8 @@ pub unsafe extern "C" fn copyrpc_pipeline_connect(
         // SAFETY: the caller owns the text, and lends it for this call.
         let path = unsafe { caller::text(path) }?;
         let config = config(timeout_us);
-        let connected = Pipeline::connect(&socket(path)?, config).map_err(Failure::library)?;
+        let connected = Pipeline::connect(&socket(path)?, config);
+        let connected = connected.map_err(|error| Failure::connect(&error))?;
         let named = Named::default();
         let made = PipelineState { pipeline: connected, timeout: config.timeout, named };
         // SAFETY: the caller owns the place.
@@ -126,6 +147,46 @@ pub unsafe extern "C" fn copyrpc_pipeline_free(pipeline: *mut CopyrpcPipeline) {
 ///
 /// As the header says.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_set_trace(
+    pipeline: *mut CopyrpcPipeline,
+    trace: u64,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        unsafe { caller::handle(pipeline) }?.pipeline.set_trace(trace);
+        Ok(())
+    })
+}
+
+/// Submits a call, whose context `admit` makes.
+///
+/// # Safety
+///
+/// `pipeline` as of [`caller::handle`], `body` as of [`caller::bytes`].
+unsafe fn submit(
+    pipeline: *mut CopyrpcPipeline,
+    to: To,
+    body: (*const c_void, usize),
+    timeout_us: u64,
+    admit: impl FnOnce(&PipelineState) -> Result<Context, Failure>,
+) -> Result<u64, Failure> {
+    // SAFETY: the caller lends the handle for this call.
+    let mut state = unsafe { caller::handle(pipeline) }?;
+    // SAFETY: the caller owns the bytes, and lends them for this call.
+    let body = unsafe { caller::bytes(body.0, body.1) }?;
+    let context = admit(&state)?;
+    let timeout = timeout_of(timeout_us, state.timeout);
+    let id = state.pipeline.submit_within(to, body, timeout, context)?;
+    state.named.begin(context, id);
+    Ok(context.name)
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn copyrpc_pipeline_submit(
     pipeline: *mut CopyrpcPipeline,
     rank: u32,
@@ -137,14 +198,9 @@ pub unsafe extern "C" fn copyrpc_pipeline_submit(
     context: *mut c_void,
 ) -> i32 {
     status_of(|| {
-        // SAFETY: the caller lends the handle for this call.
-        let mut state = unsafe { caller::handle(pipeline) }?;
-        let PipelineState { pipeline, timeout, .. } = &mut *state;
-        // SAFETY: the caller owns the bytes, and lends them for this call.
-        let body = unsafe { caller::bytes(body, length) }?;
-        let to = To { rank, service, method };
-        let context = Context::unnamed(context);
-        pipeline.submit_within(to, body, timeout_of(timeout_us, *timeout), context)?;
+        let (to, body) = (To { rank, service, method }, (body, length));
+        // SAFETY: the caller lends the handle and the bytes for this call.
+        unsafe { submit(pipeline, to, body, timeout_us, |_| Ok(Context::unnamed(context))) }?;
         Ok(())
     })
 }
@@ -167,23 +223,12 @@ pub unsafe extern "C" fn copyrpc_pipeline_submit_named(
     call: *mut u64,
 ) -> i32 {
     status_of(|| {
-        // SAFETY: the caller lends the handle for this call.
-        let mut state = unsafe { caller::handle(pipeline) }?;
-        let PipelineState { pipeline, timeout, named } = &mut *state;
-        // SAFETY: the caller owns the bytes, and lends them for this call.
-        let body = unsafe { caller::bytes(body, length) }?;
-        let (to, timeout) = (To { rank, service, method }, timeout_of(timeout_us, *timeout));
-        let context = Context { address: context, name: named.latest + 1 };
-        if pipeline.free() == 1 && pipeline.depth() > 1 {
-            // The last place is that of the message which tells of calls that were given up.
-            let text = "all calls are in flight; nothing was sent, retry after a response";
-            return Err(Failure::refused(Status::ResourceExhausted, text));
-        }
-        let id = pipeline.submit_within(to, body, timeout, context)?;
-        named.latest = context.name;
-        named.calls.insert(context.name, id);
+        let (to, body) = (To { rank, service, method }, (body, length));
+        let admit = |state: &PipelineState| state.name(context);
+        // SAFETY: the caller lends the handle and the bytes for this call.
+        let name = unsafe { submit(pipeline, to, body, timeout_us, admit) }?;
         // SAFETY: the caller owns the place.
-        unsafe { place::store(call, context.name) };
+        unsafe { place::store(call, name) };
         Ok(())
     })
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use client::{
-    CallError, ProvideError, Status, SubmitError,
+    CallError, ConnectError, ProvideError, Status, SubmitError,
     bulk::{BulkError, RegionError},
 };
 
@@ -43,6 +43,14 @@ impl Failure {
     /// There is no connection.
     pub(crate) fn library(error: impl Display) -> Self {
         Self::new(Status::Unavailable, ORIGIN_LIBRARY, &error.to_string())
+    }
+
+    /// There is no connection, or the environment says something that has no meaning.
+    pub(crate) fn connect(error: &ConnectError) -> Self {
+        match error {
+            ConnectError::Variable { .. } => Self::refused(Status::InvalidArgument, error),
+            error => Self::library(error),
+        }
     }
 
     /// This library refused something.
@@ -115,6 +123,7 @@ impl From<ProvideError> for Failure {
             ProvideError::Denied(_) => Self::new(Status::PermissionDenied, ORIGIN_DENIED, &text),
             ProvideError::TooLong(_) => Self::new(Status::OutOfRange, ORIGIN_LIBRARY, &text),
             ProvideError::Call(error) => error.into(),
+            ProvideError::Connect(error) => Self::connect(&error),
             _ => Self::library(text),
         }
     }

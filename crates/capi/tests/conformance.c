@@ -262,7 +262,7 @@ static void pipeline_calls(const char *socket) {
     copyrpc_pipeline_free(pipeline);
 }
 
-enum { BULK = 50, REVERSE = 1, REFUSED = 2, MEGABYTE = 1 << 20 };
+enum { BULK = 50, REVERSE = 1, REFUSED = 2, LINGER = 3, TRACE = 77, MEGABYTE = 1 << 20 };
 
 /* Pulls the first slice, pushes it back reversed into the second one; and moves what it may not. */
 static void answer_bulk(copyrpc_bulk_provider *provider, copyrpc_region *own, copyrpc_work *work) {
@@ -271,7 +271,21 @@ static void answer_bulk(copyrpc_bulk_provider *provider, copyrpc_region *own, co
     int writable, ended = 0;
     const void *body = copyrpc_work_body(work, &count);
     copyrpc_move move = {0, 0, 0, 0, 0};
+    uint32_t uid = 0, pid = 0;
     CHECK(count == 4 && memcmp(body, "bulk", 4) == 0 && copyrpc_work_rank(work) == 0);
+    CHECK(copyrpc_work_caller(work, &uid, &pid) == 1 && uid == getuid() && pid == (uint32_t)getpid());
+    CHECK(copyrpc_work_trace(work) == TRACE && copyrpc_work_time_left_us(work) <= 30 * 1000 * 1000);
+    CHECK(copyrpc_bulk_provider_is_cancelled(provider, NULL) == 0);
+    if (copyrpc_work_method(work) == LINGER) {
+        /* Rights end with the deadline, and nobody hears of what is said afterwards. */
+        while (!copyrpc_bulk_provider_is_cancelled(provider, work)) {
+            usleep(1000);
+        }
+        CHECK(copyrpc_bulk_provider_begin(provider, work, own, &move, 1, 0, &transfer) == COPYRPC_CANCELLED);
+        CHECK(copyrpc_bulk_provider_answer(provider, work, COPYRPC_NOT_FOUND, "late", 4) == COPYRPC_OK);
+        return;
+    }
+    CHECK(copyrpc_bulk_provider_is_cancelled(provider, work) == 0);
     CHECK(copyrpc_work_slices(work) == 2);
     CHECK(copyrpc_work_slice(work, 0, &length, &writable) == COPYRPC_OK && length == MEGABYTE && !writable);
     CHECK(copyrpc_work_slice(work, 1, &length, &writable) == COPYRPC_OK && length == MEGABYTE && writable);
@@ -316,7 +330,7 @@ static void answer_bulk(copyrpc_bulk_provider *provider, copyrpc_region *own, co
     CHECK(copyrpc_bulk_provider_answer(provider, work, COPYRPC_OK, "reversed", 8) == COPYRPC_OK);
 }
 
-/* Answers two calls. */
+/* Answers three calls. */
 static void *run_bulk(void *argument) {
     copyrpc_bulk_provider *provider = argument;
     copyrpc_region *own = NULL;
@@ -324,7 +338,7 @@ static void *run_bulk(void *argument) {
     int answered = 0;
     double start = now();
     CHECK(copyrpc_bulk_provider_region(provider, MEGABYTE, &own) == COPYRPC_OK);
-    while (answered < 2) {
+    while (answered < 3) {
         CHECK(now() - start < 60);
         CHECK(copyrpc_bulk_provider_next(provider, 10 * 1000, &work) == COPYRPC_OK);
         if (work != NULL) {
@@ -351,6 +365,9 @@ static void bulk_calls(const char *socket) {
     CHECK(copyrpc_bulk_provider_offer(socket, BULK, 0, &provider) == COPYRPC_ALREADY_EXISTS);
     CHECK(pthread_create(&thread, NULL, run_bulk, provider) == 0);
     CHECK(copyrpc_client_connect(socket, 0, &client) == COPYRPC_OK);
+    CHECK(copyrpc_client_set_trace(client, TRACE) == COPYRPC_OK);
+    CHECK(copyrpc_client_set_trace(NULL, TRACE) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_pipeline_set_trace(NULL, TRACE) == COPYRPC_INVALID_ARGUMENT);
     CHECK(copyrpc_client_region(client, 2 * MEGABYTE, &region) == COPYRPC_OK);
     CHECK(copyrpc_region_length(region) == 2 * MEGABYTE);
     CHECK(copyrpc_region_write(region, 0, bytes, 3) == COPYRPC_OK);
@@ -366,6 +383,8 @@ static void bulk_calls(const char *socket) {
     CHECK(copyrpc_region_read(region, 2 * MEGABYTE - 3, bytes, 3) == COPYRPC_OK);
     CHECK(bytes[0] == 3 && bytes[1] == 2 && bytes[2] == 1);
     CHECK(copyrpc_client_call_bulk(client, 0, BULK, REFUSED, "bulk", 4, slices, 2, patience, NULL, NULL) == COPYRPC_ABORTED);
+    CHECK(copyrpc_client_call_bulk(client, 0, BULK, LINGER, "bulk", 4, slices, 2, 100 * 1000, NULL, NULL) == COPYRPC_DEADLINE_EXCEEDED);
+    CHECK(copyrpc_last_origin() != COPYRPC_ORIGIN_SERVICE);
     CHECK(copyrpc_client_reclaim(client, region, patience) == COPYRPC_OK);
     CHECK(copyrpc_client_lent(client, region, &lent, &open) == COPYRPC_OK && open == 0);
     slices[0].length = 3 * MEGABYTE;

@@ -21,7 +21,9 @@ use ipc::{CallId, Filler};
 use os::clock;
 
 use crate::{
-    CallError, ClientConfig, ConnectError, Pipeline, Retry, SubmitError, To, retry::RetryBudget,
+    CallError, ClientConfig, ConnectError, Pipeline, Retry, SubmitError, To,
+    bulk::{Connection, lending::Beside},
+    retry::RetryBudget,
 };
 
 /// Calls that wait, at most: more are refused.
@@ -39,6 +41,7 @@ pub(crate) struct NewCall<T> {
     pub(crate) deadline_ns: u64,
     /// Number of its trace; 0: it has none.
     pub(crate) trace: u64,
+    pub(crate) beside: Beside,
     /// What is handed back with the answer.
     pub(crate) context: T,
 }
@@ -52,6 +55,8 @@ struct Call<T> {
     /// Before this it is not made again; 0: it was not made yet.
     due_ns: u64,
     retries: u32,
+    /// Taken out while it is in flight.
+    beside: Beside,
     context: T,
 }
 
@@ -61,6 +66,7 @@ struct Sent {
     id: CallId,
     /// Its body, if it may be made again.
     body: Option<Vec<u8>>,
+    beside: Beside,
 }
 
 /// Calls of one client.
@@ -112,7 +118,7 @@ impl<T> CallQueue<T> {
     /// Takes a call, which is sent at once if there is room.
     pub(crate) fn push(&mut self, call: NewCall<T>, body: Vec<u8>) {
         let Some(call) = self.admit(call) else { return };
-        if self.ready.is_empty() && self.has_room() {
+        if self.ready.is_empty() && self.has_room() && self.is_in_order(&call.beside) {
             self.send(call, body, clock::now_ns());
         } else {
             self.hold(call, body, 0);
@@ -144,26 +150,39 @@ impl<T> CallQueue<T> {
         let left = left(&call, clock::now_ns());
         self.pipeline.set_trace(call.trace);
         match self.pipeline.submit_in_place_within(to, len_bytes, left, call, fill) {
-            Ok(id) => drop(self.sent.insert(number, Sent { id, body: None })),
+            Ok(id) => {
+                drop(self.sent.insert(number, Sent { id, body: None, beside: Beside::Nothing }));
+            }
             Err(SubmitError { error, context }) => self.ended.push((context.context, Err(error))),
         }
     }
 
     fn admit(&mut self, call: NewCall<T>) -> Option<Call<T>> {
-        let NewCall { number, to, deadline_ns, trace, context } = call;
+        let NewCall { number, to, deadline_ns, trace, beside, context } = call;
         if self.held.len() >= HELD_MAX {
             let error = ipc::CallError::Full { depth: HELD_MAX };
             self.ended.push((context, Err(CallError::NotSent(error))));
             return None;
         }
         self.budget.earn(&self.retry);
-        Some(Call { number, to, deadline_ns, trace, due_ns: 0, retries: 0, context })
+        Some(Call { number, to, deadline_ns, trace, due_ns: 0, retries: 0, beside, context })
     }
 
     /// Whether a call can be sent, and the daemon be told of calls that were given up beside it.
     fn has_room(&self) -> bool {
         let is_told_apart = self.pipeline.depth() > 1;
         self.pipeline.free() > usize::from(is_told_apart)
+    }
+
+    /// Whether nothing that is under way keeps a call from being sent.
+    fn is_in_order(&self, beside: &Beside) -> bool {
+        !beside.is_region() || self.pipeline.can_register()
+    }
+
+    /// Whether the first call that waits can be sent.
+    fn can_send(&self) -> bool {
+        let first = self.ready.first().and_then(|number| self.held.get(number));
+        first.is_some_and(|(call, _)| self.has_room() && self.is_in_order(&call.beside))
     }
 
     fn hold(&mut self, mut call: Call<T>, body: Vec<u8>, due_ns: u64) {
@@ -185,15 +204,26 @@ impl<T> CallQueue<T> {
         Some((call, body))
     }
 
-    fn send(&mut self, call: Call<T>, body: Vec<u8>, now_ns: u64) {
+    fn send(&mut self, mut call: Call<T>, body: Vec<u8>, now_ns: u64) {
         let (number, to, left) = (call.number, call.to, left(&call, now_ns));
+        let beside = std::mem::take(&mut call.beside);
         self.pipeline.set_trace(call.trace);
-        match self.pipeline.submit_within(to, &body, left, call) {
+        let submitted = match &beside {
+            Beside::Nothing => self.pipeline.submit_within(to, &body, left, call),
+            Beside::Slices(slices) => self.pipeline.submit_lending(to, &body, slices, left, call),
+            Beside::Region(fd, connection) => {
+                self.pipeline.submit_region((fd.as_fd(), *connection), &body, left, call)
+            }
+        };
+        match submitted {
             Ok(id) => {
                 let body = (self.retry.retries_max > 0).then_some(body);
-                self.sent.insert(number, Sent { id, body });
+                self.sent.insert(number, Sent { id, body, beside });
             }
-            Err(SubmitError { error, context }) => self.settle(context, Some(body), error),
+            Err(SubmitError { error, mut context }) => {
+                context.beside = beside;
+                self.settle(context, Some(body), error);
+            }
         }
     }
 
@@ -228,7 +258,7 @@ impl<T> CallQueue<T> {
             self.due.pop_first();
             self.ready.insert(number);
         }
-        while self.has_room()
+        while self.can_send()
             && let Some(number) = self.ready.first().copied()
             && let Some((call, body)) = self.release(number)
         {
@@ -241,14 +271,21 @@ impl<T> CallQueue<T> {
 
     fn poll(&mut self) -> usize {
         let Self { pipeline, sent, ended, .. } = self;
-        let mut failed = Vec::new();
-        let count = pipeline.poll(|call, answer| {
-            let body = sent.remove(&call.number).and_then(|sent| sent.body);
+        let (mut failed, mut has_registered) = (Vec::new(), false);
+        let count = pipeline.poll(|mut call, answer| {
+            let mut body = None;
+            if let Some(sent) = sent.remove(&call.number) {
+                has_registered |= sent.beside.is_region();
+                (body, call.beside) = (sent.body, sent.beside);
+            }
             match answer {
                 Ok(answer) => ended.push((call.context, Ok(answer.to_vec()))),
                 Err(error) => failed.push((call, body, error)),
             }
         });
+        if has_registered {
+            self.pipeline.registered();
+        }
         for (call, body, error) in failed {
             self.settle(call, body, error);
         }
@@ -273,6 +310,10 @@ impl<T> CallQueue<T> {
     pub(crate) fn cancel(&mut self, number: u64) -> Option<T> {
         if let Some((call, _)) = self.release(number) {
             return Some(call.context);
+        }
+        if self.sent.get(&number).is_some_and(|sent| sent.beside.is_region()) {
+            // Nothing else gets its descriptor, and nobody is told.
+            return None;
         }
         let sent = self.sent.remove(&number)?;
         let call = self.pipeline.cancel(sent.id)?;
@@ -322,8 +363,7 @@ impl<T> CallQueue<T> {
     /// Before a sleep: what is to be waited for besides [`next_ns`](Self::next_ns). `None`: nothing, there is something
     /// to do.
     pub(crate) fn arm(&mut self) -> Option<Awaits> {
-        let can_send = self.has_room() && !self.ready.is_empty();
-        if can_send || !self.ended.is_empty() {
+        if self.can_send() || !self.ended.is_empty() {
             return None;
         }
         if self.pipeline.awaits_answers() {
@@ -345,9 +385,9 @@ impl<T> CallQueue<T> {
         self.pipeline.is_forked()
     }
 
-    /// Connections so far: each has a descriptor of its own.
-    pub(crate) fn connections(&self) -> u64 {
-        self.pipeline.connections()
+    /// The connection of now: each has a descriptor of its own.
+    pub(crate) fn connection(&self) -> Connection {
+        self.pipeline.connection()
     }
 }
 

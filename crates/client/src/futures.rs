@@ -17,6 +17,10 @@ use os::clock;
 use crate::{
     CallError, ClientConfig, ConnectError, To,
     alarm::Alarm,
+    bulk::{
+        Connection,
+        lending::{AsksLater, Beside, lends},
+    },
     call_queue::{Answer, Awaits, CallQueue, NewCall},
 };
 
@@ -49,12 +53,15 @@ pub struct FutureClient {
     trace: u64,
 }
 
+/// The calls of a client, each with the place of its answer.
+type Queue = CallQueue<Rc<RefCell<Completion>>>;
+
 #[derive(Debug)]
 struct Inner {
-    queue: CallQueue<Rc<RefCell<Completion>>>,
+    queue: Queue,
     alarm: Alarm,
     /// The descriptor of the connection of this number.
-    readable: Option<(u64, Arc<OwnedFd>)>,
+    readable: Option<(Connection, Arc<OwnedFd>)>,
     /// Number of the next call.
     next: u64,
     is_closed: bool,
@@ -121,7 +128,7 @@ impl FutureClient {
 
     /// Like [`call`](Self::call), with a deadline of its own.
     pub fn call_within(&self, to: To, body: &[u8], timeout: Duration) -> FutureCall {
-        self.begin(to, timeout, |queue, call| queue.push(call, body.to_vec()))
+        self.ask(to, body, Beside::Nothing, timeout)
     }
 
     /// Like [`call`](Self::call), with a body of `len_bytes` bytes that `fill` puts, at once, where the daemon
@@ -145,14 +152,23 @@ impl FutureClient {
         timeout: Duration,
         fill: impl FnOnce(&mut Filler<'_>),
     ) -> FutureCall {
-        self.begin(to, timeout, |queue, call| queue.push_filled(call, len_bytes, fill))
+        let push = |queue: &mut Queue, call| queue.push_filled(call, len_bytes, fill);
+        self.begin(to, Beside::Nothing, timeout, push)
+    }
+
+    /// A call that is not made.
+    fn refuse(&self, error: CallError) -> FutureCall {
+        let completion = Completion { answer: Some(Err(error)), waker: None };
+        let completion = Rc::new(RefCell::new(completion));
+        FutureCall { client: self.clone(), completion, number: 0, is_over: false }
     }
 
     fn begin(
         &self,
         to: To,
+        beside: Beside,
         timeout: Duration,
-        push: impl FnOnce(&mut CallQueue<Rc<RefCell<Completion>>>, NewCall<Rc<RefCell<Completion>>>),
+        push: impl FnOnce(&mut Queue, NewCall<Rc<RefCell<Completion>>>),
     ) -> FutureCall {
         let completion = Rc::new(RefCell::new(Completion::default()));
         let number = {
@@ -165,7 +181,7 @@ impl FutureClient {
             } else {
                 let context = Rc::clone(&completion);
                 let trace = self.trace;
-                push(&mut inner.queue, NewCall { number, to, deadline_ns, trace, context });
+                push(&mut inner.queue, NewCall { number, to, deadline_ns, trace, beside, context });
                 inner.queue.turn();
             }
             number
@@ -197,13 +213,31 @@ impl FutureClient {
     }
 }
 
+impl AsksLater for FutureClient {
+    type Asked = FutureCall;
+
+    fn ask(&self, to: To, body: &[u8], beside: Beside, timeout: Duration) -> FutureCall {
+        self.begin(to, beside, timeout, |queue, call| queue.push(call, body.to_vec()))
+    }
+
+    fn connection(&self) -> Connection {
+        self.inner.borrow().queue.connection()
+    }
+
+    fn patience(&self) -> Duration {
+        self.timeout
+    }
+}
+
+lends!(FutureClient, FutureCall);
+
 impl Inner {
     /// Has a task woken when there is something to do; `None`: there is, and it was not.
     fn wake_later(&mut self, number: u64, waker: &Waker) -> Option<Displaced> {
         let awaits = self.queue.arm()?;
         let next_ns = self.queue.next_ns();
-        let connection = self.queue.connections();
-        if self.readable.as_ref().is_none_or(|(number, _)| *number != connection) {
+        let connection = self.queue.connection();
+        if self.readable.as_ref().is_none_or(|(of, _)| *of != connection) {
             let fd = self.queue.as_fd().try_clone_to_owned();
             // Without a descriptor left the calls end by their deadlines.
             self.readable = fd.ok().map(|fd| (connection, Arc::new(fd)));

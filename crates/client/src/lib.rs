@@ -115,7 +115,7 @@ pub struct ClientConfig {
     /// The deadline of a call that names none; 71 minutes at most.
     pub timeout: Duration,
     /// The waiting mode; by default what `COPYRPC_CLIENT_WAIT` says: `busy`, `adaptive` or `block`. Without it,
-    /// adaptive.
+    /// adaptive. If it says anything else, connecting fails with [`ConnectError::Variable`].
     pub wait: Wait,
     /// Longest response that needs no detour: so much room is set aside for each.
     pub response_bytes: u32,
@@ -169,9 +169,10 @@ impl Client {
     ///
     /// [`ConnectError`].
     pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
-        let ipc = ipc::BlockingClient::connect(path, ipc_config(config))?;
+        let of_ipc = ipc_config(config)?;
+        let ipc = ipc::BlockingClient::connect(path, of_ipc)?;
         let seed = u64::from(std::process::id()) << 32;
-        let direct = Direct::new(ipc_config(config));
+        let direct = Direct::new(of_ipc);
         let (budget, connection) = (RetryBudget::default(), bulk::Connection::first());
         let (latest, retries, trace) = (None, seed, 0);
         Ok(Self { ipc, direct, latest, config, budget, retries, trace, connection })
@@ -497,7 +498,8 @@ fn call_head(to: To, timeout: Duration, response_bytes: u32, trace: u64) -> Call
     }
 }
 
-fn ipc_config(config: ClientConfig) -> ipc::ClientConfig {
+fn ipc_config(config: ClientConfig) -> Result<ipc::ClientConfig, ConnectError> {
+    waiting::check()?;
     let timeout = patience(config.timeout);
-    ipc::ClientConfig { wait: config.wait, timeout, ..ipc::ClientConfig::default() }
+    Ok(ipc::ClientConfig { wait: config.wait, timeout, ..ipc::ClientConfig::default() })
 }

@@ -22,6 +22,10 @@ use tokio::sync::oneshot;
 
 use crate::{
     CallError, ClientConfig, ConnectError, To,
+    bulk::{
+        Connection,
+        lending::{AsksLater, Beside, lends},
+    },
     call_queue::{Answer, Awaits, CallQueue, NewCall},
 };
 
@@ -89,6 +93,8 @@ struct Inbox {
     dropped: Vec<u64>,
     /// Number of the latest call.
     latest: u64,
+    /// By which the daemon gets regions, when the thread looked last.
+    connection: Connection,
     state: State,
 }
 
@@ -112,15 +118,21 @@ impl TokioClient {
     /// [`TokioError`].
     pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, TokioError> {
         let queue = CallQueue::connect(path, config)?;
-        let inbox =
-            Inbox { made: VecDeque::new(), dropped: Vec::new(), latest: 0, state: State::Open };
+        let inbox = Inbox {
+            made: VecDeque::new(),
+            dropped: Vec::new(),
+            latest: 0,
+            connection: queue.connection(),
+            state: State::Open,
+        };
         let shared = Arc::new(Shared {
             inbox: Mutex::new(inbox),
             is_asleep: AtomicBool::new(false),
             event: EventFd::new()?,
             pid: std::process::id(),
         });
-        let driver = Driver { queue, shared: Arc::clone(&shared), idle: Idle::default() };
+        let (connection, idle) = (queue.connection(), Idle::default());
+        let driver = Driver { queue, shared: Arc::clone(&shared), connection, idle };
         let run = move || driver.run(config.wait);
         thread::Builder::new()
             .name("copyrpc-calls".into())
@@ -148,10 +160,22 @@ impl TokioClient {
 
     /// Like [`call`](Self::call), with a deadline of its own.
     pub fn call_within(&self, to: To, body: &[u8], timeout: Duration) -> TokioCall {
+        self.ask(to, body, Beside::Nothing, timeout)
+    }
+
+    /// A call that is not made.
+    fn refuse(&self, error: CallError) -> TokioCall {
+        let (tell, told) = oneshot::channel();
+        // The receiver is there.
+        let _ = tell.send(Err(error));
+        TokioCall { told, shared: Arc::clone(&self.handle.0), number: None }
+    }
+
+    fn begin(&self, to: To, body: &[u8], beside: Beside, timeout: Duration) -> TokioCall {
         let shared = &self.handle.0;
         let (tell, told) = oneshot::channel();
         let deadline_ns = clock::deadline_ns(timeout);
-        let call = NewCall { number: 0, to, deadline_ns, trace: self.trace, context: tell };
+        let call = NewCall { number: 0, to, deadline_ns, trace: self.trace, beside, context: tell };
         let number = match shared.push(call, body) {
             Ok(number) => Some(number),
             Err((error, tell)) => {
@@ -168,6 +192,28 @@ impl TokioClient {
         self.handle.0.end(State::Closed);
     }
 }
+
+impl AsksLater for TokioClient {
+    type Asked = TokioCall;
+
+    fn ask(&self, to: To, body: &[u8], beside: Beside, timeout: Duration) -> TokioCall {
+        self.begin(to, body, beside, timeout)
+    }
+
+    fn connection(&self) -> Connection {
+        // The thread of a parent may hold the lock for ever.
+        if self.handle.0.is_forked() {
+            return Connection::first();
+        }
+        self.handle.0.lock().connection
+    }
+
+    fn patience(&self) -> Duration {
+        self.timeout
+    }
+}
+
+lends!(TokioClient, TokioCall);
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -283,6 +329,8 @@ impl Shared {
 struct Driver {
     queue: CallQueue<Teller>,
     shared: Arc<Shared>,
+    /// That tasks know of.
+    connection: Connection,
     idle: Idle,
 }
 
@@ -294,6 +342,7 @@ impl Driver {
                 self.queue.cancel_all(ipc::CallError::Closed);
             }
             count += self.queue.turn();
+            self.tell_connection();
             for (tell, answer) in self.queue.take_ended() {
                 count += 1;
                 // Whoever gave up is told nothing.
@@ -330,6 +379,14 @@ impl Driver {
             self.queue.cancel(number);
         }
         (count, state)
+    }
+
+    /// Before answers are handed out: whoever learns that a region is of an earlier connection renews it.
+    fn tell_connection(&mut self) {
+        if self.connection != self.queue.connection() {
+            self.connection = self.queue.connection();
+            self.shared.lock().connection = self.connection;
+        }
     }
 
     /// Whether the thread is to end now.

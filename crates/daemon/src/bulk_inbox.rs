@@ -1,6 +1,8 @@
 //! Messages about bulk memory that the dispatcher found in a turn. [`bulk`](crate::bulk) handles them behind the
 //! rest of the turn.
 
+use std::collections::HashSet;
+
 use rpc::{PeerId, Status};
 
 use crate::{client_port::ClientPort, request::Request};
@@ -39,11 +41,18 @@ pub(crate) struct BulkInbox<P: ClientPort> {
     pub(crate) messages: Vec<BulkMessage<P>>,
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) closed: Vec<PeerId>,
+    /// Calls of clients of this node that their processes gave up, for the next look at deadlines.
+    pub(crate) given_up: HashSet<P::ReplyTo>,
 }
 
 impl<P: ClientPort> Default for BulkInbox<P> {
     fn default() -> Self {
-        Self { messages: Vec::new(), outcomes: Vec::new(), closed: Vec::new() }
+        Self {
+            messages: Vec::new(),
+            outcomes: Vec::new(),
+            closed: Vec::new(),
+            given_up: HashSet::new(),
+        }
     }
 }
 

@@ -40,6 +40,11 @@ def length(value: Any, what: str) -> int:
     return integer(value, what, _U64_MAX)
 
 
+def trace(value: Any) -> int:
+    """The number of a trace; 0: none."""
+    return integer(value, "the number of a trace", _U64_MAX)
+
+
 def count(value: Any, what: str) -> int:
     """A count of things."""
     return integer(value, what, _U32_MAX)

@@ -19,10 +19,10 @@ _POLLS_MAX = 64
 class _Call:
     """A call until its future has ended."""
 
-    __slots__ = ("to", "body", "deadline", "future", "timer", "context", "name")
+    __slots__ = ("to", "body", "deadline", "trace", "future", "timer", "context", "name")
 
-    def __init__(self, to: Any, body: bytes, deadline: float, future: "asyncio.Future[bytes]"):
-        self.to, self.body, self.deadline, self.future = to, body, deadline, future
+    def __init__(self, to: Any, body: bytes, deadline: float, trace: int, future: "asyncio.Future[bytes]"):
+        self.to, self.body, self.deadline, self.trace, self.future = to, body, deadline, trace, future
         self.timer: Optional[asyncio.TimerHandle] = None
         # What the library knows it by; 0: it was not sent.
         self.context, self.name = 0, ctypes.c_uint64()
@@ -46,7 +46,7 @@ class AsyncClient(Handle):
         check(library.copyrpc_pipeline_connect(arguments.path(socket), timeout_us, ctypes.byref(self._handle)))
         self._calls: "Dict[int, asyncio.Future[bytes]]" = {}
         self._waiting: "Deque[_Call]" = collections.deque()
-        self._next = 1
+        self._next, self._traced = 1, 0
         self._timer: Optional[asyncio.TimerHandle] = None
         self._done = library.DONE(self._ended)
         #: What the loop watches; -1: nothing.
@@ -80,9 +80,19 @@ class AsyncClient(Handle):
                     future.set_exception(refusal(Status.CANCELLED, text, not_executed))
 
     async def call(
-        self, rank: int, service: Name, method: Name, body: Any = b"", timeout: Optional[float] = None
+        self,
+        rank: int,
+        service: Name,
+        method: Name,
+        body: Any = b"",
+        timeout: Optional[float] = None,
+        trace: int = 0,
     ) -> bytes:
-        """Calls. Cancelling it gives the call up: whoever executes it is told, and it may be executed."""
+        """Calls. Cancelling it gives the call up: whoever executes it is told, and it may be executed.
+
+        Handlers are told the number of the trace, unless it is 0.
+        """
+        trace = arguments.trace(trace)
         to = arguments.rank(rank), arguments.service(service), arguments.method(method)
         body, timeout = arguments.body(body), arguments.seconds(timeout)
         if asyncio.get_running_loop() is not self._loop:
@@ -90,7 +100,7 @@ class AsyncClient(Handle):
         if self._is_closed:
             raise refusal(Status.FAILED_PRECONDITION, "this AsyncClient is closed")
         deadline = self._loop.time() + (self._timeout if timeout is None else timeout)
-        call = _Call(to, body, deadline, self._loop.create_future())
+        call = _Call(to, body, deadline, trace, self._loop.create_future())
         self._waiting.append(call)
         self._pump()
         if self._waiting and self._waiting[-1] is call:
@@ -146,6 +156,9 @@ class AsyncClient(Handle):
         if call.future.done():
             return True
         left = call.deadline - self._loop.time()
+        if call.trace != self._traced:
+            library.copyrpc_pipeline_set_trace(self._handle, call.trace)
+            self._traced = call.trace
         status = library.copyrpc_pipeline_submit_named(
             self._handle, *call.to, call.body, len(call.body), arguments.microseconds(max(0.0, left)), self._next,
             ctypes.byref(call.name),

@@ -23,6 +23,7 @@ The rules are in docs/bulk.md.
 import contextlib
 import ctypes
 import threading
+import time
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _arguments as arguments
@@ -137,6 +138,7 @@ class BulkClient(Client):
         slices: Sequence[Slice],
         body: Any = b"",
         timeout: Optional[float] = None,
+        trace: int = 0,
     ) -> bytes:
         """Calls, lends the slices meanwhile, and waits for the answer.
 
@@ -144,11 +146,12 @@ class BulkClient(Client):
         still be written until ``reclaim`` returns.
         """
         rank, service, method = arguments.rank(rank), arguments.service(service), arguments.method(method)
-        body, timeout = arguments.body(body), arguments.seconds(timeout)
+        body, timeout, trace = arguments.body(body), arguments.seconds(timeout), arguments.trace(trace)
         answer, length = ctypes.c_void_p(), ctypes.c_size_t()
         with contextlib.ExitStack() as used:
             raw = (RawSlice * len(slices))(*(_raw_slice(part, used) for part in slices))
             handle, left_us = used.enter_context(self._turn(timeout))
+            self._trace(handle, trace)
             status = library.copyrpc_client_call_bulk(
                 handle, rank, service, method, body, len(body), raw, len(slices), left_us,
                 ctypes.byref(answer), ctypes.byref(length),
@@ -202,17 +205,31 @@ class Work:
     """A call, as its handler sees it. It is answered once."""
 
     def __init__(self, provider: "BulkProvider", handle: ctypes.c_void_p):
-        length = ctypes.c_size_t()
+        length, uid, pid = ctypes.c_size_t(), ctypes.c_uint32(), ctypes.c_uint32()
         body = library.copyrpc_work_body(handle, ctypes.byref(length))
+        is_known = library.copyrpc_work_caller(handle, ctypes.byref(uid), ctypes.byref(pid))
+        left_us = library.copyrpc_work_time_left_us(handle)
         self._provider, self._handle = provider, handle
         #: Rank of the caller's node.
         self.rank: int = library.copyrpc_work_rank(handle)
         self.method: int = library.copyrpc_work_method(handle)
         self.body: bytes = bytes_at(body, length)
+        #: When the caller gives up, by ``time.monotonic()``.
+        self.deadline: float = time.monotonic() + left_us / 1e6
+        #: User and process of the caller, where known.
+        self.caller: Optional[Tuple[int, int]] = (uid.value, pid.value) if is_known else None
+        #: Number of the caller's trace; 0: it has none.
+        self.trace: int = library.copyrpc_work_trace(handle)
         #: Length of each slice, and whether it may be pushed to.
         self.slices: "List[Tuple[int, bool]]" = [
             self._slice(number) for number in range(library.copyrpc_work_slices(handle))
         ]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more. The daemon is asked each time."""
+        with self._provider._turn() as (provider, _):
+            return not self._handle or bool(library.copyrpc_bulk_provider_is_cancelled(provider, self._handle))
 
     def _slice(self, number: int) -> "Tuple[int, bool]":
         length, writable = ctypes.c_uint64(), ctypes.c_int()

@@ -74,10 +74,23 @@ async def many_at_a_time() -> None:
         assert await client.call(0, "python", 1, b"again") == b"niaga"
 
 
+lingered = []
+
+
 def swap(work: copyrpc.Work, own: copyrpc.Region) -> bytes:
     """Reverses what the first slice holds, in the second one."""
+    assert work.caller == (os.getuid(), os.getpid()) and work.deadline < time.monotonic() + 3600
     if work.body == b"refuse":
         raise copyrpc.ServiceError(5, b"no such page")
+    if work.body == b"trace":
+        return b"%d" % work.trace
+    if work.body == b"linger":
+        # Rights end with the deadline, and nobody hears of what is said afterwards.
+        while not work.is_cancelled:
+            time.sleep(0.001)
+        refused(lambda: work.pull(own), status=1)
+        lingered.append(True)
+        raise copyrpc.ServiceError(5, b"late")
     if work.body == b"error":
         raise copyrpc.Error(11, 7, True, b"", "out of range, as the test wants it")
     if work.body == b"no words":
@@ -120,6 +133,11 @@ def lends_memory() -> None:
             assert region.read(0, len(text)) == text
             call = lambda body: client.call_bulk(copyrpc.HERE, "swap", 1, [given], body)
             refused(lambda: call(b"refuse"), status=5, origin="service", detail=b"no such page")
+            traced = lambda trace: client.call_bulk(copyrpc.HERE, "swap", 1, [given], b"trace", trace=trace)
+            assert (traced(2**64 - 1), traced(0)) == (b"%d" % (2**64 - 1), b"0")
+            late = lambda: client.call_bulk(copyrpc.HERE, "swap", 1, [given], b"linger", timeout=0.1)
+            # In the words of nobody but daemons.
+            refused(late, status=4, detail=b"")
             refused(lambda: call(b"no words"), status=5, origin="service", detail=b"")
             refused(
                 lambda: client.call_bulk(copyrpc.HERE, "absent", 1, [given]), origin="no service", not_executed=True
@@ -129,6 +147,7 @@ def lends_memory() -> None:
             refused(lambda: region.write(1 << 16, b"x"), status=11)
             refused(lambda: region.read(1, 1 << 16), status=11)
             client.reclaim(region, PATIENCE)
+            assert lingered == [True]
             assert client.lent(region) == (0, 0)
             assert client.call(copyrpc.HERE, "python", 1, b"also") == b"osla"
             refused(lambda: call(b"error"), status=13, detail=b"Error: out of range, as the test wants it")

@@ -10,7 +10,6 @@ import copyrpc
 
 SOCKET = sys.argv[1]
 PATIENCE = 60.0
-SLOW = 3.0
 records = []
 handler = logging.Handler()
 handler.emit = records.append
@@ -18,11 +17,15 @@ logging.getLogger("copyrpc").addHandler(handler)
 logging.getLogger("copyrpc").propagate = False
 #: What became of requests whose callers gave up.
 cancelled = threading.Event()
+#: A slow handler has begun, and may end.
+begun, may_end = threading.Event(), threading.Event()
 
 
 async def awaits(request: copyrpc.Request) -> bytes:
     if request.body == b"slow":
-        await asyncio.sleep(SLOW)
+        begun.set()
+        while not may_end.is_set():
+            await asyncio.sleep(0.01)
     if request.body == b"raise":
         raise KeyError("as the test wants it")
     if request.body == b"refuse":
@@ -32,7 +35,8 @@ async def awaits(request: copyrpc.Request) -> bytes:
 
 def waits(request: copyrpc.Request) -> bytes:
     if request.body == b"slow":
-        time.sleep(SLOW)
+        begun.set()
+        assert may_end.wait(PATIENCE)
     if request.body == b"abandoned":
         while not request.is_cancelled:
             time.sleep(0.01)
@@ -46,16 +50,19 @@ def fast_beside_slow(service: str) -> None:
             told.append(client.call(0, service, 1, b"slow"))
 
     told = []
+    begun.clear()
+    may_end.clear()
     thread = threading.Thread(target=slowly)
-    begin = time.monotonic()
     thread.start()
+    assert begun.wait(PATIENCE)
     with copyrpc.Client(SOCKET, timeout=PATIENCE) as client:
-        calls = 0
-        while thread.is_alive() and time.monotonic() - begin < SLOW - 0.5:
+        for _ in range(20):
             assert client.call(0, service, 1, b"fast") == b"fast"
-            calls += 1
-        thread.join()
-    assert calls > 5 and told == [b"slow"], (calls, told)
+    # All of that while the slow one waited.
+    assert told == []
+    may_end.set()
+    thread.join(PATIENCE)
+    assert told == [b"slow"], told
 
 
 def failures() -> None:

@@ -13,26 +13,34 @@ SOCKET = sys.argv[1]
 PATIENCE = 60.0
 
 
+SECONDS = {b"slow": 1, b"hang": 3600}
+
+
+def seconds(body: bytes) -> float:
+    """How long a handler takes, which says that it has begun if that is long."""
+    if body in SECONDS:
+        print("handling", flush=True)
+    return SECONDS.get(body, 0)
+
+
 def slow(request: copyrpc.Request) -> bytes:
-    if request.body == b"slow":
-        time.sleep(1)
-    if request.body == b"hang":
-        time.sleep(3600)
+    time.sleep(seconds(request.body))
     return request.body
 
 
 async def slow_async(request: copyrpc.Request) -> bytes:
-    await asyncio.sleep(1 if request.body == b"slow" else 0)
+    await asyncio.sleep(seconds(request.body))
     return request.body
 
 
 def answer(work: copyrpc.Work) -> bytes:
-    if work.body == b"slow":
-        time.sleep(1)
+    time.sleep(seconds(work.body))
     return work.body
 
 
 def provide(kind: str) -> None:
+    # Background jobs of a shell ignore Ctrl-C, and so do their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     provider = copyrpc.BulkProvider("ctrlc", SOCKET) if kind == "bulk" else copyrpc.Provider("ctrlc", SOCKET)
     with provider:
         print("serving", flush=True)
@@ -74,7 +82,7 @@ def interrupted(kind: str) -> None:
     child, told = start(kind), []
     thread = threading.Thread(target=lambda: told.append(call(kind, b"slow")))
     thread.start()
-    time.sleep(0.5)
+    assert child.stdout.readline() == "handling\n"
     child.send_signal(signal.SIGINT)
     ends(child)
     thread.join(PATIENCE)
@@ -92,7 +100,7 @@ def interrupted_twice() -> None:
 
     thread = threading.Thread(target=hangs)
     thread.start()
-    time.sleep(0.5)
+    assert child.stdout.readline() == "handling\n"
     child.send_signal(signal.SIGINT)
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)

@@ -7,10 +7,12 @@
 //!    FORGET          id u64
 //!    CALL            BulkCallHead; SliceHead of each slice; body               ─▶ body
 //!    OFFER           service u16, its name
-//!    SERVE           BulkServeHead; body of the answer                         ─▶ BulkWorkHead; SliceInfo
+//!    SERVE           BulkServeHead; body of the answer                         ─▶ BulkWorkHead; BulkWorkExtra
+//!                                                                                 if it was wanted; SliceInfo
 //!                                                                                 of each slice; body
 //!    TRANSFER        TransferHead; MoveHead of each move                       ─▶ bytes moved u64
 //!    PROGRESS        work u64, ticket u64                                      ─▶ bytes moved u64
+//!    WORK            work u64                                                  ─▶ nothing, while it has not ended
 //!    LENT            id u64                                                    ─▶ slices lent, writable u64
 //! daemon ─▶ daemon   PeerHead, which names the caller, one of `method`; then
 //!    PEER_CALL       PeerCallHead; PeerSlice of each slice; body               ─▶ body
@@ -49,8 +51,10 @@ pub mod method {
     pub const PEER_CLOSE: u16 = 73;
     /// Asks whether memory of a length may be registered, before it is made.
     pub const ROOM: u16 = 74;
+    /// Asks whether the call that is being answered still waits.
+    pub const WORK: u16 = 75;
     /// The last.
-    pub const LAST: u16 = ROOM;
+    pub const LAST: u16 = WORK;
 }
 
 /// A bit of [`SliceHead::flags`], [`SliceInfo::flags`] and [`PeerSlice::flags`]: the other side may write the
@@ -59,6 +63,13 @@ pub const IS_WRITABLE: u32 = 1;
 
 /// A bit of [`MoveHead::flags`]: bytes go from own memory to the slice.
 pub const IS_PUSH: u16 = 1;
+
+/// A bit of [`BulkServeHead::flags`]: the work that is given has a [`BulkWorkExtra`].
+pub const WANTS_EXTRA: u8 = 1;
+
+/// A bit of [`BulkWorkHead::slices`], whose number is far below it: a [`BulkWorkExtra`] follows. Daemons of earlier builds
+/// send none.
+pub const HAS_EXTRA: u16 = 1 << 15;
 
 /// Longest body of a call that carries slices, and longest answer: more goes into a slice.
 pub const BODY_BYTES_MAX: usize = 2048;
@@ -126,8 +137,10 @@ head! {
         service: U16,
         /// How the call went: a status of the protocol.
         status: u8,
+        /// [`WANTS_EXTRA`], or 0.
+        flags: u8,
         /// Zero.
-        reserved: [u8; 5],
+        reserved: [u8; 4],
     }
 }
 
@@ -140,8 +153,22 @@ head! {
         rank: U32,
         /// Which method of the service.
         method: U16,
-        /// Slices that follow.
+        /// Slices that follow; [`HAS_EXTRA`].
         slices: U16,
+    }
+}
+
+head! {
+    /// Behind a [`BulkWorkHead`]: how long its caller waits, and who that is.
+    BulkWorkExtra {
+        /// Time until the caller gives up. Clocks of processes differ, so no message has a time of a clock.
+        left_us: U64,
+        /// As of [`CallerHead`](crate::message::CallerHead).
+        uid: U32,
+        /// As of [`CallerHead`](crate::message::CallerHead).
+        pid: U32,
+        /// Number of the caller's trace; 0: none.
+        trace: U64,
     }
 }
 

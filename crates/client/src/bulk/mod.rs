@@ -19,6 +19,7 @@
 //! # let _ = answer; Ok(()) }
 //! ```
 
+pub(crate) mod lending;
 pub mod message;
 mod provider;
 mod region;
@@ -30,7 +31,7 @@ use std::{
 
 use ipc::Failed;
 use memory::MapError;
-use proto::{Status, bulk::SLICES_MAX};
+use proto::Status;
 use zerocopy::IntoBytes as _;
 
 pub use proto::bulk::{Direction, Move};
@@ -38,8 +39,13 @@ pub use provider::{BulkProvider, BulkRequest, SliceLen, Ticket};
 pub(crate) use region::Connection;
 pub use region::{BulkRegion, RegionError, Slice};
 
-use crate::{CallError, Client, HERE, To, call_head, message::DAEMON, patience};
-use message::{BODY_BYTES_MAX, BulkCallHead, IS_WRITABLE, RegionHead, SliceHead, method};
+use crate::{
+    CallError, Client, HERE, To, call_head,
+    message::{CallExtra, DAEMON},
+    patience,
+};
+use lending::check_lengths;
+use message::{BulkCallHead, IS_WRITABLE, RegionHead, SliceHead, method};
 
 /// Why there is no bulk memory.
 ///
@@ -196,8 +202,12 @@ impl Client {
         body: &[&[u8]],
         timeout: Duration,
     ) -> Result<&[u8], CallError> {
-        let head = daemon_head(method, timeout);
-        let mut parts = vec![head.as_bytes()];
+        // Its provider is told of the trace.
+        let trace = if method == method::CALL { self.trace } else { 0 };
+        let head = call_head(To { rank: HERE, service: DAEMON, method }, timeout, 0, trace);
+        let extra = CallExtra { trace: trace.into() };
+        let extra = if trace == 0 { &[][..] } else { extra.as_bytes() };
+        let mut parts = vec![head.as_bytes(), extra];
         parts.extend_from_slice(body);
         let ended = self.ipc.call_parts_within(&parts, patience(timeout)).map(<[u8]>::len);
         match ended {
@@ -245,21 +255,11 @@ impl Client {
         slices: &[Slice<'_>],
         timeout: Duration,
     ) -> Result<&[u8], CallError> {
-        if slices.len() > SLICES_MAX || body.len() > BODY_BYTES_MAX {
-            let (slices, body_bytes) = (slices.len(), body.len());
-            return Err(CallError::LendsTooMuch { slices, body_bytes });
-        }
+        check_lengths(slices.len(), body.len())?;
         if slices.iter().any(|slice| slice.region.connection.is_before(self.connection)) {
             return Err(CallError::NotHeld);
         }
-        let head = BulkCallHead {
-            rank: to.rank.into(),
-            service: to.service.into(),
-            method: to.method.into(),
-            timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX).max(1).into(),
-            slices: u16::try_from(slices.len()).unwrap_or(u16::MAX).into(),
-            reserved: 0.into(),
-        };
+        let head = BulkCallHead::new(to, timeout, slices.len());
         let slices: Vec<SliceHead> = slices.iter().map(Slice::head).collect();
         self.ask_about(to, method::CALL, &[head.as_bytes(), slices.as_bytes(), body], timeout)
     }
@@ -304,6 +304,20 @@ impl Client {
         match self.ask(method::FORGET, &[&region.id.to_le_bytes()], timeout) {
             Ok(_) => Ok(()),
             Err(error) => Err((region, error)),
+        }
+    }
+}
+
+impl BulkCallHead {
+    /// The header of a call that lends so many slices.
+    pub(crate) fn new(to: To, timeout: Duration, slices: usize) -> Self {
+        Self {
+            rank: to.rank.into(),
+            service: to.service.into(),
+            method: to.method.into(),
+            timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX).max(1).into(),
+            slices: u16::try_from(slices).unwrap_or(u16::MAX).into(),
+            reserved: 0.into(),
         }
     }
 }

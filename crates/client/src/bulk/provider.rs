@@ -12,15 +12,16 @@ use proto::{Status, bulk::SLICES_MAX};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
-    CallError, ClientConfig, OfferedService, ProvideError, Retry,
+    CallError, ClientConfig, Context, OfferedService, ProvideError, Retry,
     bulk::{
         BulkError, BulkRegion, Connection, Move, Registrar, daemon_head,
         message::{
-            BODY_BYTES_MAX, BulkServeHead, BulkWorkHead, IS_WRITABLE, MoveHead, RegionHead,
-            SliceInfo, TransferHead, entries, method,
+            BODY_BYTES_MAX, BulkServeHead, BulkWorkExtra, BulkWorkHead, HAS_EXTRA, IS_WRITABLE,
+            MoveHead, RegionHead, SliceInfo, TransferHead, WANTS_EXTRA, entries, method,
         },
         word, word_or_zero,
     },
+    message::Known,
     name::{NAME_BYTES_MAX, service_number},
     patience,
 };
@@ -53,6 +54,16 @@ pub struct BulkRequest {
     pub slices: Vec<SliceLen>,
     /// Its body.
     pub body: Vec<u8>,
+    /// Deadline and caller; `None`: the daemon is of an earlier build, and tells neither.
+    pub context: Option<Context>,
+}
+
+impl BulkRequest {
+    /// Whether the deadline of the caller has passed. [`BulkProvider::is_cancelled`] knows more, and asks the daemon.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.context.is_some_and(|context| context.time_left().is_zero())
+    }
 }
 
 /// A transfer that was begun.
@@ -133,7 +144,7 @@ impl BulkProvider {
         if service.name.len() > NAME_BYTES_MAX {
             return Err(ProvideError::TooLong(service));
         }
-        let ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
+        let ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config)?)?;
         let mut provider = Self {
             ipc,
             connection: Connection::first(),
@@ -262,7 +273,14 @@ impl BulkProvider {
         }
         loop {
             if let Some(work) = self.arrived.pop_front() {
-                return work.map(Some);
+                match work {
+                    // It came while another call was answered: nothing is executed.
+                    Ok(late) if late.is_late() => {
+                        self.serve(late.id, Status::DeadlineExceeded, b"")?;
+                        continue;
+                    }
+                    work => return work.map(Some),
+                }
             }
             if clock::now_ns() >= deadline_ns {
                 return Ok(None);
@@ -303,12 +321,25 @@ impl BulkProvider {
         }
     }
 
+    /// Whether nobody waits for the answer any more: the deadline has passed, the caller gave up or is gone, or the daemon
+    /// that had the call is. Asks the daemon each time.
+    pub fn is_cancelled(&mut self, work: &BulkRequest) -> bool {
+        if work.is_late() || work.connection != self.connection {
+            return true;
+        }
+        match self.ask(method::WORK, &work.id.to_le_bytes()) {
+            Ok(_) => false,
+            // A daemon of an earlier build does not know the question.
+            Err(error) => error.status() != Status::Unimplemented,
+        }
+    }
+
     /// Begins to move ranges between slices of a call and own memory, all with one end. If one of them may
     /// not be moved, none is.
     ///
     /// # Errors
     ///
-    /// [`CallError`]: nothing has begun. [`Status::Cancelled`]: the call ended with its daemon. [`CallError::NotHeld`]: the
+    /// [`CallError`]: nothing has begun. [`Status::Cancelled`]: the call ended with its daemon, or at its deadline. [`CallError::NotHeld`]: the
     /// region is to be [renewed](Self::renew). What the daemon refuses is told by [`wait`](Self::wait).
     pub fn begin(
         &mut self,
@@ -320,7 +351,7 @@ impl BulkProvider {
         if moves.len() > SLICES_MAX {
             return Err(CallError::Unanswered(Status::OutOfRange));
         }
-        if work.connection != self.connection {
+        if work.connection != self.connection || work.is_late() {
             return Err(CallError::Unanswered(Status::Cancelled));
         }
         if region.connection.is_before(self.connection) {
@@ -394,7 +425,8 @@ impl BulkProvider {
             work: work.into(),
             service: self.service.number.into(),
             status: status.code(),
-            reserved: [0; 5],
+            flags: WANTS_EXTRA,
+            reserved: [0; 4],
         };
         self.submit(method::SERVE, &[head.as_bytes(), body], Duration::MAX, Asked::Next)?;
         self.is_asking = true;
@@ -503,7 +535,14 @@ impl BulkRequest {
     fn parse(bytes: &[u8], connection: Connection) -> Result<Self, CallError> {
         let broken = || CallError::Unanswered(Status::Internal);
         let (head, rest) = BulkWorkHead::read_from_prefix(bytes).map_err(|_| broken())?;
-        let (slices, body) = entries::<SliceInfo>(rest, head.slices.get()).ok_or_else(broken)?;
+        let (slices, context, rest) = match head.slices.get() {
+            slices if slices & HAS_EXTRA != 0 => {
+                let (extra, rest) = BulkWorkExtra::read_from_prefix(rest).map_err(|_| broken())?;
+                (slices & !HAS_EXTRA, Some(context(&extra)), rest)
+            }
+            slices => (slices, None, rest),
+        };
+        let (slices, body) = entries::<SliceInfo>(rest, slices).ok_or_else(broken)?;
         let slice = |info: &SliceInfo| SliceLen {
             len_bytes: info.len_bytes.get(),
             is_writable: info.flags.get() & IS_WRITABLE != 0,
@@ -515,6 +554,14 @@ impl BulkRequest {
             method: head.method.get(),
             slices: slices.iter().map(slice).collect(),
             body: body.to_vec(),
+            context,
         })
     }
+}
+
+/// What is told of the deadline and the caller.
+fn context(extra: &BulkWorkExtra) -> Context {
+    let Known { uid, pid } = Known::of(extra.uid, extra.pid);
+    let left = Duration::from_micros(extra.left_us.get());
+    Context { deadline_ns: clock::deadline_ns(left), uid, pid, trace: extra.trace.get() }
 }

@@ -35,7 +35,7 @@ impl Connection {
     }
 
     /// Whether this was one of the same client or provider before that one.
-    pub(super) fn is_before(self, latest: Self) -> bool {
+    pub(crate) fn is_before(self, latest: Self) -> bool {
         self.handle == latest.handle && self.number != latest.number
     }
 }

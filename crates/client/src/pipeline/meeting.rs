@@ -86,7 +86,17 @@ impl<C> Pipeline<C> {
     pub(super) fn met(&mut self, Met { place, is_asking, outcome }: Met) {
         self.meeting = self.meeting.saturating_sub(1);
         match outcome {
-            Err(error) => self.direct.asked(place, Err(error)),
+            Err(error) => {
+                if !is_asking {
+                    self.newcomer = None;
+                }
+                self.direct.asked(place, Err(error));
+            }
+            // The daemon takes the next descriptor for a region; or there is no room to say what it is.
+            Ok(()) if is_asking && (self.is_registering || self.ipc.free() < 2) => {
+                let later = CallError::Refused(Status::ResourceExhausted);
+                self.direct.asked(place, Err(later));
+            }
             Ok(()) if is_asking => match self.send_newcomer() {
                 Ok(()) => self.ask_to_meet(place, Sent::Meet(place)),
                 Err(error) => self.direct.asked(place, Err(error)),

@@ -1,5 +1,6 @@
 //! Many calls at a time, reported to a closure.
 
+mod lending;
 mod meeting;
 
 use std::{
@@ -12,7 +13,9 @@ use ipc::{CallId, Filled, Filler, LentBytes};
 use zerocopy::IntoBytes as _;
 
 use crate::{
-    CallError, ClientConfig, ConnectError, HERE, Status, To, call_head,
+    CallError, ClientConfig, ConnectError, HERE, Status, To,
+    bulk::Connection,
+    call_head,
     direct::{Direct, DirectHeads, direct_error},
     ipc_config,
     message::{CallExtra, DAEMON, method},
@@ -70,7 +73,9 @@ pub struct Pipeline<C> {
     given_up: GivenUp,
     config: ClientConfig,
     trace: u64,
-    connections: u64,
+    /// A region is being registered: descriptors of introductions would be taken for it.
+    is_registering: bool,
+    connection: Connection,
     /// Calls that ended with a connection that was replaced, not yet reported.
     ended: Vec<(C, CallError)>,
     /// After how many attempts to find a daemon that is gone, and when the next may be.
@@ -123,11 +128,13 @@ impl<C> Pipeline<C> {
     ///
     /// [`ConnectError`].
     pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
-        let ipc = ipc::PipelinedClient::connect(path, ipc_config(config))?;
+        let of_ipc = ipc_config(config)?;
+        let ipc = ipc::PipelinedClient::connect(path, of_ipc)?;
         let (ended, attempt_at) = (Vec::new(), None);
         let given_up = GivenUp::NONE;
-        let (trace, connections, attempts) = (0, 1, 0);
-        let direct = Direct::new(ipc_config(config));
+        let (trace, attempts) = (0, 0);
+        let (is_registering, connection) = (false, Connection::first());
+        let direct = Direct::new(of_ipc);
         let (newcomer, meeting) = (None, 0);
         Ok(Self {
             ipc,
@@ -137,7 +144,8 @@ impl<C> Pipeline<C> {
             given_up,
             config,
             trace,
-            connections,
+            is_registering,
+            connection,
             ended,
             attempts,
             attempt_at,
@@ -182,7 +190,8 @@ impl<C> Pipeline<C> {
         self.newcomer = None;
         // The descriptor is another one. A session that it does not tell of is looked at now and then.
         let _ = self.direct.all().try_for_each(|session| self.ipc.watch(session));
-        self.connections += 1;
+        self.is_registering = false;
+        self.connection.replace();
         self.attempts = 0;
         self.attempt_at = None;
     }
@@ -523,9 +532,9 @@ impl<C> Pipeline<C> {
         self.ipc.is_forked()
     }
 
-    /// Connections so far: each has a descriptor of its own.
-    pub(crate) fn connections(&self) -> u64 {
-        self.connections
+    /// The connection of now: each has a descriptor of its own.
+    pub(crate) fn connection(&self) -> Connection {
+        self.connection
     }
 
     /// Most calls in flight.

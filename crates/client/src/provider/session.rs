@@ -99,7 +99,7 @@ pub(super) fn register(
     if !offer.description.fits() {
         return Err(ProvideError::TooLong(offer.named_service()));
     }
-    let mut ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
+    let mut ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config)?)?;
     let head = daemon_head(method::REGISTER);
     let message = offer.message();
     let before_ns = clock::now_ns();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::{CallError, Filler, FutureCall, FutureClient, To};
+use client::{CallError, Filler, FutureCall, FutureClient, To, bulk::Slice};
 
 /// A client whose calls are futures: what the futures of a service call with.
 pub trait FutureCalls: Clone {
@@ -61,5 +61,37 @@ impl FutureCalls for client::tokio::TokioClient {
 
     fn call_within(&self, to: To, body: &[u8], timeout: Duration) -> Self::Call {
         Self::call_within(self, to, body, timeout)
+    }
+}
+
+/// A client whose calls are futures and lend memory: what the futures of a lending service call with.
+pub trait LendingCalls: FutureCalls {
+    /// Makes a call with slices that the service may use until it answers.
+    fn call_bulk(&self, to: To, body: &[u8], slices: &[Slice<'_>], timeout: Duration)
+    -> Self::Call;
+}
+
+impl LendingCalls for FutureClient {
+    fn call_bulk(
+        &self,
+        to: To,
+        body: &[u8],
+        slices: &[Slice<'_>],
+        timeout: Duration,
+    ) -> FutureCall {
+        Self::call_bulk(self, to, body, slices, timeout)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl LendingCalls for client::tokio::TokioClient {
+    fn call_bulk(
+        &self,
+        to: To,
+        body: &[u8],
+        slices: &[Slice<'_>],
+        timeout: Duration,
+    ) -> Self::Call {
+        Self::call_bulk(self, to, body, slices, timeout)
     }
 }

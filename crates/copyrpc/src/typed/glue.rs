@@ -14,7 +14,9 @@ use client::{
     name,
 };
 
-pub use crate::typed::lent::{LendingCaller, answer as answer_lending, offer as offer_lending};
+pub use crate::typed::lent::{
+    LendingCaller, LendingFutureCaller, answer as answer_lending, offer as offer_lending,
+};
 pub use crate::typed::method::Method;
 use crate::typed::{CodecError, Decode, Encode, Failure, FutureCalls, InPlaceAnswer, TypedError};
 

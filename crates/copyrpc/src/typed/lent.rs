@@ -3,12 +3,12 @@
 use std::{path::Path, time::Duration};
 
 use client::{
-    CallError, Client, ClientConfig, ProvideError, ServiceError, Status, To,
+    CallError, Client, ClientConfig, Context, FutureClient, ProvideError, ServiceError, Status, To,
     bulk::{BulkError, BulkProvider, BulkRegion, BulkRequest, Direction, Move, Slice, SliceLen},
     name,
 };
 
-use crate::typed::{Decode, Encode, Failure, TypedError, method::Method};
+use crate::typed::{Decode, Encode, Failure, LendingCalls, TypedError, method::Method};
 
 /// The answer to a call whose caller means other types.
 const MISMATCH: &[u8] = b"the service means other types by this method";
@@ -25,6 +25,25 @@ impl Lent<'_> {
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.work.rank
+    }
+
+    /// Deadline, user, process and trace of the caller; `None`: the daemon is of an earlier build, and tells none.
+    #[must_use]
+    pub fn context(&self) -> Option<Context> {
+        self.work.context
+    }
+
+    /// Time until the caller gives up. Transfers end by then, and a later answer reaches no process: the caller gets
+    /// `DeadlineExceeded` from its daemon.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        self.work.context.map_or(Duration::MAX, |context| context.time_left())
+    }
+
+    /// Whether no caller waits for the answer any more, as [`BulkProvider::is_cancelled`] says: a handler that works long
+    /// looks now and then.
+    pub fn is_cancelled(&mut self) -> bool {
+        self.provider.is_cancelled(self.work)
     }
 
     /// Lengths and rights of the slices that came with the call, in order.
@@ -64,14 +83,15 @@ impl Lent<'_> {
     }
 
     /// Moves ranges between slices and own memory of the provider, and waits for the end; returns how many bytes it moved.
-    /// Memory that was made with an earlier daemon is [renewed](BulkProvider::renew) first.
+    /// Memory that was made with an earlier daemon is [renewed](BulkProvider::renew) first. A transfer ends with its call, and
+    /// when the time of the provider has passed ([`BulkProvider::timeout`]).
     ///
     /// # Errors
     ///
     /// A [`Failure`] for the caller, made of the [`CallError`] of [`BulkProvider::wait`] or of a [`BulkError`].
     pub fn transfer(&mut self, own: &mut BulkRegion, moves: &[Move]) -> Result<u64, Failure> {
         self.provider.renew(own)?;
-        let timeout = self.provider.timeout();
+        let timeout = self.provider.timeout().min(self.time_left());
         Ok(self.provider.transfer(self.work, own, moves, timeout)?)
     }
 }
@@ -189,16 +209,84 @@ impl LendingCaller {
         Codec: Encode<A> + Decode<V>,
     {
         let timeout = self.timeout.take().unwrap_or(self.client.timeout());
-        let mut body = method.fingerprint.to_le_bytes().to_vec();
-        Codec::encode(arguments, &mut body).map_err(TypedError::Encode)?;
+        let body = request::<Codec, A>(method, arguments)?;
         let to = To::new(self.rank, name::service_number(self.name), method.number);
         match self.client.call_bulk(to, &body, slices, timeout) {
             Ok(answer) => Codec::decode(answer).map_err(TypedError::Decode),
-            Err(CallError::Service(ServiceError {
-                status: Status::FailedPrecondition,
-                detail,
-            })) if &*detail == MISMATCH => Err(TypedError::Mismatch { method: method.name }),
-            Err(error) => Err(TypedError::Call { service: self.name, method: method.name, error }),
+            Err(error) => Err(told(self.name, method.name, error)),
         }
+    }
+}
+
+/// A client of one service on one rank, whose calls are futures and lend memory.
+#[derive(Clone, Debug)]
+pub struct LendingFutureCaller<C = FutureClient> {
+    client: C,
+    rank: u32,
+    name: &'static str,
+    timeout: Duration,
+}
+
+impl<C: LendingCalls> LendingFutureCaller<C> {
+    /// Calls the service of this name on `rank`.
+    #[must_use]
+    pub fn new(client: C, rank: u32, name: &'static str) -> Self {
+        let timeout = client.timeout();
+        Self { client, rank, name, timeout }
+    }
+
+    /// The same, with calls that have this deadline.
+    #[must_use]
+    pub fn within(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
+    /// The client, which makes regions.
+    pub fn client(&self) -> &C {
+        &self.client
+    }
+
+    /// Calls a method, which may use the slices until it answers: the call is made at once.
+    ///
+    /// # Errors
+    ///
+    /// [`TypedError`].
+    pub fn call<Codec, A, V>(
+        &self,
+        method: &Method,
+        slices: &[Slice<'_>],
+        arguments: &A,
+    ) -> impl Future<Output = Result<V, TypedError>> + use<C, Codec, A, V>
+    where
+        Codec: Encode<A> + Decode<V>,
+    {
+        let to = To::new(self.rank, name::service_number(self.name), method.number);
+        let body = request::<Codec, A>(method, arguments);
+        let call = body.map(|body| self.client.call_bulk(to, &body, slices, self.timeout));
+        let service = self.name;
+        let method = method.name;
+        async move {
+            let answer = call?.await.map_err(|error| told(service, method, error))?;
+            Codec::decode(&answer).map_err(TypedError::Decode)
+        }
+    }
+}
+
+/// Arguments behind the number of their types.
+fn request<Codec: Encode<A>, A>(method: &Method, arguments: &A) -> Result<Vec<u8>, TypedError> {
+    let mut body = method.fingerprint.to_le_bytes().to_vec();
+    Codec::encode(arguments, &mut body).map_err(TypedError::Encode)?;
+    Ok(body)
+}
+
+/// The error of a call.
+fn told(service: &'static str, method: &'static str, error: CallError) -> TypedError {
+    match error {
+        CallError::Service(ServiceError { status: Status::FailedPrecondition, detail })
+            if &*detail == MISMATCH =>
+        {
+            TypedError::Mismatch { method }
+        }
+        error => TypedError::Call { service, method, error },
     }
 }

@@ -11,9 +11,9 @@
 /// the future for [`Provider::run_async`](client::Provider::run_async), or for an executor that
 /// [`Provider::run`](client::Provider::run) gives it to. Clients do not see the difference.
 ///
-/// The calls of a `lending trait` carry slices of memory. It has no client of futures; its `offer(socket, config)` makes a
-/// [`BulkProvider`](client::bulk::BulkProvider), its `answer(handler, provider, work)` answers a call of that, and its
-/// methods get a [`Lent`](crate::typed::Lent). Before arguments and slices of a call go eight bytes of the types of the method.
+/// The calls of a `lending trait` carry slices of memory, and its client of futures may be left out; its
+/// `offer(socket, config)` makes a [`BulkProvider`](client::bulk::BulkProvider), its `answer(handler, provider, work)`
+/// answers a call of that, and its methods get a [`Lent`](crate::typed::Lent). Before arguments and slices of a call go eight bytes of the types of the method.
 #[macro_export]
 macro_rules! service {
     (
@@ -167,20 +167,23 @@ macro_rules! service {
     };
     (
         $(#[$doc:meta])*
-        $vis:vis lending trait $service:ident($name:literal), client $client:ident {
+        $vis:vis lending trait $service:ident($name:literal), client $client:ident
+            $(, futures $futures:ident)? {
             $($methods:tt)*
         }
     ) => {
         $crate::service! {
             $(#[$doc])*
-            $vis lending trait $service($name), client $client, codec $crate::typed::Postcard {
+            $vis lending trait $service($name), client $client $(, futures $futures)?,
+                codec $crate::typed::Postcard {
                 $($methods)*
             }
         }
     };
     (
         $(#[$doc:meta])*
-        $vis:vis lending trait $service:ident($name:literal), client $client:ident, codec $codec:path {
+        $vis:vis lending trait $service:ident($name:literal), client $client:ident
+            $(, futures $futures:ident)?, codec $codec:path {
             $(
                 $(#[$method_doc:meta])*
                 fn $method:ident($($argument:ident: $type:ty),* $(,)?) -> $value:ty;
@@ -257,33 +260,70 @@ macro_rules! service {
             }
         }
 
-        /// Calls the service, one call at a time, each with slices of memory that the service may use until it answers.
-        #[derive(Debug)]
-        $vis struct $client($crate::typed::glue::LendingCaller);
+        $crate::service! {
+            @lending_callers $vis $service($name), $client, [$($futures)?], $codec, {
+                $( $(#[$method_doc])* fn $method($($argument: $type),*) -> $value; )*
+            }
+        }
+    };
+    (
+        @lending_callers $vis:vis $service:ident($name:literal), $client:ident, [$($futures:ident)?],
+            $codec:path, $methods:tt
+    ) => {
+        $crate::service! {
+            @client $vis $client($name), LendingCaller,
+            /// Calls the service, one call at a time, each with slices of memory that the service may use until it
+            /// answers.
+        }
 
         #[allow(dead_code, reason = "a program calls what it needs")]
         impl $client {
-            /// Calls the service on `rank`.
-            $vis fn new(client: $crate::typed::client::Client, rank: u32) -> Self {
-                Self($crate::typed::glue::LendingCaller::new(client, rank, $name))
-            }
-
-            /// Gives the next call a deadline of its own.
-            $vis fn within(&mut self, timeout: ::core::time::Duration) -> &mut Self {
-                self.0.within(timeout);
-                self
-            }
-
             /// The client, which makes the regions that calls lend.
             $vis fn client(&mut self) -> &mut $crate::typed::client::Client {
                 self.0.client()
             }
+        }
 
-            /// The client, for other services.
-            $vis fn into_client(self) -> $crate::typed::client::Client {
-                self.0.into_client()
+        $crate::service! { @lending_methods $vis $client, $codec $methods }
+
+        $(
+            /// Calls the service; each call is a future, with slices of memory that the service may use until it answers.
+            #[derive(Clone, Debug)]
+            $vis struct $futures<C = $crate::typed::client::FutureClient>(
+                $crate::typed::glue::LendingFutureCaller<C>,
+            );
+
+            #[allow(dead_code, reason = "a program calls what it needs")]
+            impl<C: $crate::typed::LendingCalls> $futures<C> {
+                /// Calls the service on `rank`.
+                $vis fn new(client: C, rank: u32) -> Self {
+                    Self($crate::typed::glue::LendingFutureCaller::new(client, rank, $name))
+                }
+
+                /// The same, with calls that have this deadline.
+                $vis fn within(&self, timeout: ::core::time::Duration) -> Self {
+                    Self(self.0.within(timeout))
+                }
+
+                /// The client, which makes the regions that calls lend.
+                $vis fn client(&self) -> &C {
+                    self.0.client()
+                }
             }
 
+            $crate::service! { @lending_futures $vis $futures, $codec $methods }
+        )?
+    };
+    (
+        @lending_methods $vis:vis $client:ident, $codec:path {
+            $(
+                $(#[$method_doc:meta])*
+                fn $method:ident($($argument:ident: $type:ty),*) -> $value:ty;
+            )*
+        }
+    ) => {
+        #[allow(dead_code, reason = "a program calls what it needs")]
+        impl $client {
             $(
                 $(#[$method_doc])*
                 ///
@@ -306,6 +346,68 @@ macro_rules! service {
                     )
                 }
             )*
+        }
+    };
+    (
+        @lending_futures $vis:vis $futures:ident, $codec:path {
+            $(
+                $(#[$method_doc:meta])*
+                fn $method:ident($($argument:ident: $type:ty),*) -> $value:ty;
+            )*
+        }
+    ) => {
+        #[allow(dead_code, reason = "a program calls what it needs")]
+        impl<C: $crate::typed::LendingCalls> $futures<C> {
+            $(
+                $(#[$method_doc])*
+                ///
+                /// # Errors
+                ///
+                #[doc = "`TypedError`."]
+                $vis fn $method(
+                    &self,
+                    slices: &[$crate::typed::client::bulk::Slice<'_>],
+                    $($argument: $type),*
+                ) -> impl ::core::future::Future<
+                    Output = ::core::result::Result<$value, $crate::typed::TypedError>,
+                > + use<C> {
+                    const METHOD: $crate::typed::glue::Method = $crate::typed::glue::Method::new(
+                        stringify!($method),
+                        concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
+                    );
+                    self.0.call::<$codec, ($($type,)*), $value>(
+                        &METHOD,
+                        slices,
+                        &($($argument,)*),
+                    )
+                }
+            )*
+        }
+    };
+    (
+        @client $vis:vis $client:ident($name:literal), $caller:ident, $(#[$doc:meta])*
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        $vis struct $client($crate::typed::glue::$caller);
+
+        #[allow(dead_code, reason = "a program calls what it needs")]
+        impl $client {
+            /// Calls the service on `rank`.
+            $vis fn new(client: $crate::typed::client::Client, rank: u32) -> Self {
+                Self($crate::typed::glue::$caller::new(client, rank, $name))
+            }
+
+            /// Gives the next call a deadline of its own.
+            $vis fn within(&mut self, timeout: ::core::time::Duration) -> &mut Self {
+                self.0.within(timeout);
+                self
+            }
+
+            /// The client, for other services.
+            $vis fn into_client(self) -> $crate::typed::client::Client {
+                self.0.into_client()
+            }
         }
     };
     (
@@ -352,28 +454,13 @@ macro_rules! service {
             }
         }
 
-        /// Calls the service, one call at a time.
-        #[derive(Debug)]
-        $vis struct $client($crate::typed::glue::Caller);
+        $crate::service! {
+            @client $vis $client($name), Caller,
+            /// Calls the service, one call at a time.
+        }
 
         #[allow(dead_code, reason = "a program calls what it needs")]
         impl $client {
-            /// Calls the service on `rank`.
-            $vis fn new(client: $crate::typed::client::Client, rank: u32) -> Self {
-                Self($crate::typed::glue::Caller::new(client, rank, $name))
-            }
-
-            /// Gives the next call a deadline of its own.
-            $vis fn within(&mut self, timeout: ::core::time::Duration) -> &mut Self {
-                self.0.within(timeout);
-                self
-            }
-
-            /// The client, for other services.
-            $vis fn into_client(self) -> $crate::typed::client::Client {
-                self.0.into_client()
-            }
-
             $(
                 $(#[$method_doc])*
                 ///

@@ -100,7 +100,7 @@
 //! use copyrpc::bulk::BulkRegion;
 //!
 //! service! {
-//!     lending trait Blocks("blocks"), client BlocksClient {
+//!     lending trait Blocks("blocks"), client BlocksClient, futures BlocksFutures {
 //!         /// Keeps what the first slice has; returns its length.
 //!         fn keep(name: String) -> u64;
 //!     }
@@ -128,7 +128,17 @@
 //! let region = blocks.client().bulk(1 << 20)?;
 //! let kept = blocks.keep(&[region.slice(0, 4096)], "first".into())?;
 //! # let _ = kept; } Ok(()) }
+//!
+//! // Or by futures:
+//! # async fn keep(client: client::FutureClient) -> Result<(), Box<dyn std::error::Error>> {
+//! let region = client.bulk(1 << 20).await?;
+//! let blocks = BlocksFutures::new(client, 3);
+//! let kept = blocks.keep(&[region.slice(0, 4096)], "second".into()).await?;
+//! # let _ = kept; Ok(()) }
 //! ```
+//!
+//! The rights of a handler end with its call: at the deadline, which [`Lent::time_left`] tells, or when the caller gives up,
+//! as [`Lent::is_cancelled`] says.
 //!
 //! Names are what callers and services agree by: each stands for a number ([`client::name`]). With its first
 //! call a client also asks for the service's types, so that a service of another version is an error of its own:
@@ -149,7 +159,7 @@ mod macros;
 mod method;
 mod page;
 
-pub use calls::FutureCalls;
+pub use calls::{FutureCalls, LendingCalls};
 #[doc(hidden)]
 pub use client;
 #[cfg(feature = "json")]

@@ -1,6 +1,6 @@
 //! Calls of this node's clients that lend memory, and when it is theirs again.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use client::{
     bulk::message::{
@@ -330,6 +330,23 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     pub(super) fn callers_gone(&mut self, turn: &mut Turn<'_, N, P>) {
         for set in self.lent_keys(|lent| !turn.port.is_there(lent.client)) {
             self.give_up(turn, set, None);
+        }
+    }
+
+    /// Calls that their own processes gave up.
+    pub(super) fn give_up_calls(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        given_up: &HashSet<P::ReplyTo>,
+    ) {
+        if given_up.is_empty() {
+            return;
+        }
+        let is_given_up =
+            |lent: &Lent<P>| lent.reply_to.is_some_and(|reply_to| given_up.contains(&reply_to));
+        for set in self.lent_keys(is_given_up) {
+            turn.count(Counter::Abandoned, 1);
+            self.give_up(turn, set, Some(Status::Cancelled));
         }
     }
 

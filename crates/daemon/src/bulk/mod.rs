@@ -266,6 +266,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             method::OFFER => return self.offer(turn, client, &message).into(),
             method::SERVE => self.serve(turn, client, reply_to, body),
             method::TRANSFER => self.transfer(turn, client, reply_to, body),
+            // No breach: that is what it asks.
+            method::WORK => return self.waits(client, word(0)).unwrap_or_else(Answer::from),
             method::PROGRESS => self.progress(client, word(0), word(8)),
             _ => Err(Status::Unimplemented),
         };
@@ -317,7 +319,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         if core::mem::replace(&mut self.departures, departures) != departures {
             self.clients_gone(turn);
         }
+        let given_up = core::mem::take(&mut turn.dispatcher.bulk.given_up);
         if self.open() > 0 {
+            self.give_up_calls(turn, &given_up);
             self.expire_lent(turn);
             self.expire_works(turn);
             self.expire_transfers(turn);

@@ -4,10 +4,10 @@ use std::collections::{VecDeque, btree_map::Entry};
 
 use client::{
     bulk::message::{
-        BODY_BYTES_MAX, BulkServeHead, BulkWorkHead, IS_WRITABLE, PeerCallHead, PeerSlice,
-        SliceInfo, entries,
+        BODY_BYTES_MAX, BulkServeHead, BulkWorkExtra, BulkWorkHead, HAS_EXTRA, IS_WRITABLE,
+        PeerCallHead, PeerSlice, SliceInfo, WANTS_EXTRA, entries,
     },
-    message::{LENDS_MEMORY, ServiceRecord, ServiceReport},
+    message::{CallerHead, LENDS_MEMORY, ServiceRecord, ServiceReport},
     name::NAME_BYTES_MAX,
 };
 use ids::slots::Key;
@@ -37,6 +37,8 @@ pub(super) struct Offer<P: ClientPort> {
     client: P::Client,
     /// Its polls that are not answered.
     polls: VecDeque<P::ReplyTo>,
+    /// It is told of deadlines and callers.
+    wants_extra: bool,
     /// Calls that it has not seen.
     queue: VecDeque<Key>,
     name: Vec<u8>,
@@ -48,8 +50,8 @@ pub(super) struct Offer<P: ClientPort> {
 
 impl<P: ClientPort> Offer<P> {
     fn new(client: P::Client, name: &[u8]) -> Self {
-        let (polls, queue) = Default::default();
-        Self { client, polls, queue, name: name.to_vec(), requests: 0, given: 0 }
+        let (polls, queue, wants_extra) = Default::default();
+        Self { client, polls, wants_extra, queue, name: name.to_vec(), requests: 0, given: 0 }
     }
 
     /// What is told of it.
@@ -104,6 +106,8 @@ pub(super) struct Work<P: ClientPort> {
     pub(super) borrowing: Borrowing,
     /// Status and body that the call ended with.
     answer: (Status, Vec<u8>),
+    caller: CallerHead,
+    pub(super) deadline_ns: u64,
     rank: u32,
     service: u16,
     method: u16,
@@ -119,14 +123,22 @@ impl<P: ClientPort> Work<P> {
     }
 
     /// What its provider is told.
-    fn describe(&self, key: Key) -> Vec<u8> {
+    fn describe(&self, key: Key, extra_at_ns: Option<u64>) -> Vec<u8> {
+        let slices = u16::try_from(self.slices.len()).unwrap_or(HAS_EXTRA - 1);
+        let flag = if extra_at_ns.is_some() { HAS_EXTRA } else { 0 };
         let head = BulkWorkHead {
             work: key.to_u64().into(),
             rank: self.rank.into(),
             method: self.method.into(),
-            slices: u16::try_from(self.slices.len()).unwrap_or(u16::MAX).into(),
+            slices: (slices | flag).into(),
         };
         let mut bytes = head.as_bytes().to_vec();
+        if let Some(now_ns) = extra_at_ns {
+            let CallerHead { uid, pid, trace } = self.caller;
+            let left_us = self.deadline_ns.saturating_sub(now_ns) / 1000;
+            let extra = BulkWorkExtra { left_us: left_us.into(), uid, pid, trace };
+            bytes.extend_from_slice(extra.as_bytes());
+        }
         for Granted { slice, .. } in &self.slices {
             let info = SliceInfo {
                 len_bytes: slice.extent.len_bytes().into(),
@@ -229,6 +241,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             slices,
             borrowing: Borrowing::default(),
             answer: (Status::Unknown, Vec::new()),
+            caller: request.caller,
+            deadline_ns: request.deadline_ns,
             rank: request.from_rank,
             service: request.service,
             method: request.method,
@@ -286,7 +300,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             };
             work.is_given = true;
             offer.given += 1;
-            let bytes = work.describe(key);
+            let bytes = work.describe(key, offer.wants_extra.then(|| turn.now_ns()));
             work.body = Vec::new();
             if let Some(poll) = offer.polls.pop_front() {
                 turn.reply(poll, Status::Ok, &bytes);
@@ -306,7 +320,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             BulkServeHead::read_from_prefix(bytes).map_err(|_| Status::InvalidArgument)?;
         let service = head.service.get();
         let offer = self.offers.get_mut(&service).filter(|offer| offer.client == client);
-        offer.ok_or(Status::FailedPrecondition)?.polls.push_back(reply_to);
+        let offer = offer.ok_or(Status::FailedPrecondition)?;
+        offer.polls.push_back(reply_to);
+        offer.wants_extra = head.flags & WANTS_EXTRA != 0;
         if head.work.get() != 0 {
             match self.own_work(client, head.work.get()) {
                 Some(key) if body.len() > BODY_BYTES_MAX => {
@@ -315,14 +331,25 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 Some(key) => {
                     let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
                     let mut body = body.to_vec();
-                    mark_service(&mut body, status);
-                    self.end_work(turn, key, status, body);
+                    let is_late = |work: &Work<P>| work.deadline_ns <= turn.now_ns();
+                    if status != Status::Ok && self.works.get(key).is_some_and(is_late) {
+                        // The deadline is what failed, and not the service's word.
+                        self.end_work(turn, key, Status::DeadlineExceeded, Vec::new());
+                    } else {
+                        mark_service(&mut body, status);
+                        self.end_work(turn, key, status, body);
+                    }
                 }
                 None => turn.count(Counter::Stale, 1),
             }
         }
         self.give_works(turn, service);
         Ok(Answer::Later)
+    }
+
+    /// Whether a call that a provider was given still waits.
+    pub(super) fn waits(&self, client: P::Client, word: u64) -> Result<Answer, Status> {
+        self.own_work(client, word).map(|_| Status::Ok.into()).ok_or(Status::Cancelled)
     }
 
     /// A call that a provider was given and that has not ended, by an alleged key.

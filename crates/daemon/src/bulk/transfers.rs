@@ -72,6 +72,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let (moves, _) =
             entries::<MoveHead>(rest, head.moves.get()).ok_or(Status::InvalidArgument)?;
         let work = self.own_work(client, head.work.get()).ok_or(Status::Cancelled)?;
+        if self.works.get(work).is_none_or(|work| work.deadline_ns <= turn.now_ns()) {
+            return Err(Status::Cancelled);
+        }
         let (region, len_bytes) =
             self.regions.find(client, head.region.get()).ok_or(Status::PermissionDenied)?;
         let slices = self.works.get(work).map(|work| work.ranges()).unwrap_or_default();

@@ -56,6 +56,7 @@ impl<P: ClientPort> Dispatcher<P> {
             return;
         }
         let given_up = core::mem::take(&mut self.given_up.0);
+        self.bulk.given_up.extend(&given_up);
         for key in self.provider_calls.by_clients(|to| given_up.contains(&to)) {
             self.tally.add(Counter::Abandoned, 1);
             let call = self.provider_calls.get(key);

@@ -174,7 +174,8 @@ fn serve(cluster: &mut Cluster, service: u16, work: u64) -> u64 {
         work: work.into(),
         service: service.into(),
         status: Status::Ok.code(),
-        reserved: [0; 5],
+        flags: 0,
+        reserved: [0; 4],
     };
     let method = if service == LENDING { bulk::SERVE } else { method::SERVE };
     cluster.call_method(1, PROVIDER, (1, DAEMON, method), head.as_bytes())

@@ -69,6 +69,16 @@ pub enum ConnectError {
     /// The server said something else.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
+    /// A variable of the environment says something that has no meaning.
+    #[error("{variable} = `{value}` has no meaning; say {accepted}, or unset it")]
+    Variable {
+        /// Its name.
+        variable: &'static str,
+        /// What it says.
+        value: String,
+        /// What it may say.
+        accepted: &'static str,
+    },
     /// The memory that the server sent cannot be used.
     #[error("the server's memory cannot be mapped: {0}")]
     Map(#[from] MapError),

@@ -134,6 +134,8 @@ impl Drop for Pair {
 /// A provider of [`Probe`], ended with the value.
 pub(crate) struct Service {
     pub(crate) held: Arc<Mutex<Vec<Request>>>,
+    /// Of the requests so far.
+    pub(crate) traces: Arc<Mutex<Vec<u64>>>,
     stop: ProviderStop,
     serving: Option<JoinHandle<()>>,
 }
@@ -148,10 +150,13 @@ impl Service {
         let provider = Provider::offer(socket, &offer, ClientConfig::default()).unwrap();
         let held = Arc::new(Mutex::new(Vec::new()));
         let (holds, stop) = (Arc::clone(&held), provider.stop_handle());
+        let traces = Arc::new(Mutex::new(Vec::new()));
+        let traced = Arc::clone(&traces);
         let numbers = ["echo", "hold", "refuse"].map(copyrpc::name::method_number);
         let serve = move || {
             let served = provider.run(|mut request| {
                 let [echo, hold, refuse] = numbers;
+                traced.lock().unwrap().push(request.context().caller.trace);
                 let body = request.take_body();
                 match request.method() {
                     method if method == echo => request.reply(Status::Ok, body),
@@ -163,7 +168,7 @@ impl Service {
             // It ends with its test at the latest.
             drop(served);
         };
-        Self { held, stop, serving: Some(thread::spawn(serve)) }
+        Self { held, traces, stop, serving: Some(thread::spawn(serve)) }
     }
 
     /// Requests that are held.

@@ -13,7 +13,10 @@ use copyrpc::{
     bulk::{BulkProvider, BulkRegion, BulkRequest, Direction, Move},
 };
 
-use crate::node::{Node, PATIENCE};
+use crate::{
+    foreign::{Driver, Language},
+    node::{Node, PATIENCE},
+};
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +26,38 @@ enum Form {
     ServeOn,
     Run,
     RunAsync,
+    CServe,
+    CThreads,
+    PythonServe,
+    PythonThreads,
+    PythonAsync,
 }
 
 impl Form {
-    const ALL: [Self; 5] =
-        [Self::Serve, Self::ServeInPlace, Self::ServeOn, Self::Run, Self::RunAsync];
+    const ALL: [Self; 10] = [
+        Self::Serve,
+        Self::ServeInPlace,
+        Self::ServeOn,
+        Self::Run,
+        Self::RunAsync,
+        Self::CServe,
+        Self::CThreads,
+        Self::PythonServe,
+        Self::PythonThreads,
+        Self::PythonAsync,
+    ];
+
+    /// The program of another language that has it, and the argument that names it there.
+    fn foreign(self) -> Option<(Language, &'static str)> {
+        match self {
+            Self::CServe => Some((Language::C, "serve")),
+            Self::CThreads => Some((Language::C, "threads")),
+            Self::PythonServe => Some((Language::Python, "serve")),
+            Self::PythonThreads => Some((Language::Python, "threads")),
+            Self::PythonAsync => Some((Language::Python, "async")),
+            _ => None,
+        }
+    }
 }
 
 const SERVICE: u16 = 900;
@@ -85,27 +115,54 @@ fn serve(form: Form, provider: Provider) -> Result<(), ProvideError> {
         Form::ServeOn => provider.serve_on(2, handle),
         Form::Run => provider.run(handle_later),
         Form::RunAsync => provider.run_async(|request| async move { handle_later(request) }),
+        foreign => unreachable!("{foreign:?} is a program of its own"),
     }
 }
 
+/// Nodes at a time: each has a daemon that polls.
+const NODES: usize = 4;
+
 /// Runs a scenario on each form, with a node of its own.
 fn each(run: impl Fn(Form, &mut Node) + Sync) {
-    thread::scope(|scope| {
-        for form in Form::ALL {
-            let run = &run;
-            scope.spawn(move || {
-                let mut node = Node::start();
-                let offer = Offer::new(SERVICE).reconnecting(Retry::standard());
-                let provider = Provider::offer(&node.socket(), &offer, ClientConfig::default());
-                let provider = provider.unwrap();
-                let stop = provider.stop_handle();
-                let serving = thread::spawn(move || serve(form, provider));
-                run(form, &mut node);
-                stop.stop();
-                serving.join().unwrap().unwrap();
-            });
-        }
-    });
+    for forms in Form::ALL.chunks(NODES) {
+        thread::scope(|scope| {
+            for &form in forms {
+                let run = &run;
+                scope.spawn(move || {
+                    let mut node = Node::start();
+                    match form.foreign() {
+                        Some(program) => with_program(program, form, &mut node, run),
+                        None => with_provider(form, &mut node, run),
+                    }
+                });
+            }
+        });
+    }
+}
+
+fn with_provider(form: Form, node: &mut Node, run: impl Fn(Form, &mut Node)) {
+    let offer = Offer::new(SERVICE).reconnecting(Retry::standard());
+    let provider = Provider::offer(&node.socket(), &offer, ClientConfig::default()).unwrap();
+    let stop = provider.stop_handle();
+    let serving = thread::spawn(move || serve(form, provider));
+    run(form, node);
+    stop.stop();
+    serving.join().unwrap().unwrap();
+}
+
+/// Without its tools there is nothing to run; in CI there is.
+fn with_program(
+    (language, name): (Language, &str),
+    form: Form,
+    node: &mut Node,
+    run: impl Fn(Form, &mut Node),
+) {
+    let Some(mut command) = language.driver() else { return };
+    command.arg(name).arg(node.socket()).arg(SERVICE.to_string());
+    let driver = Driver::start(command);
+    assert_eq!(driver.next(), "serving");
+    run(form, node);
+    driver.end();
 }
 
 fn client(node: &Node) -> Client {

@@ -6,11 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use copyrpc::{CallError, ClientConfig, Retry, Status, ipc};
+use copyrpc::{ClientConfig, Retry, Status};
 
 use crate::{
     clients::{Ask, Handle, Kind, join},
+    foreign::Foreign,
     node::{Node, PATIENCE, Pair, Service, eventually},
+    told::Origin,
 };
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -23,20 +25,27 @@ const SOON: Duration = Duration::from_millis(2000);
 /// Calls that a daemon takes of one client at a time.
 const DEPTH: usize = 64;
 
+/// Nodes at a time: each has a daemon that polls.
+const NODES: usize = 4;
+
 /// Runs a scenario on clients of a node of their own, each on a thread.
 fn each(kinds: impl Fn(Kind) -> bool, run: impl Fn(Kind, &mut Node, &Service) + Sync) {
-    thread::scope(|scope| {
-        for kind in Kind::ALL.into_iter().filter(|kind| kinds(*kind)) {
-            let run = &run;
-            let named = thread::Builder::new().name(format!("{kind:?}"));
-            let spawned = named.spawn_scoped(scope, move || {
-                let mut node = Node::start();
-                let service = Service::start(&node);
-                run(kind, &mut node, &service);
-            });
-            spawned.unwrap();
-        }
-    });
+    let kinds: Vec<_> =
+        Kind::ALL.into_iter().filter(|kind| kinds(*kind) && kind.is_there()).collect();
+    for kinds in kinds.chunks(NODES) {
+        thread::scope(|scope| {
+            for &kind in kinds {
+                let run = &run;
+                let named = thread::Builder::new().name(format!("{kind:?}"));
+                let spawned = named.spawn_scoped(scope, move || {
+                    let mut node = Node::start();
+                    let service = Service::start(&node);
+                    run(kind, &mut node, &service);
+                });
+                spawned.unwrap();
+            }
+        });
+    }
 }
 
 fn config() -> ClientConfig {
@@ -61,8 +70,8 @@ fn a_call_without_an_answer_ends_at_its_deadline() {
             let ended = client.call(Ask::HOLD.within(SHORT));
             assert!(ended.after + TURN >= SHORT && ended.after < SOON, "{kind:?}: {ended:?}");
             let error = ended.answer.unwrap_err();
-            assert_eq!(error.status(), Status::DeadlineExceeded, "{kind:?}: {error}");
-            assert!(!matches!(error, CallError::Service(_)), "{kind:?}: {error}");
+            assert_eq!(error.status, Status::DeadlineExceeded, "{kind:?}: {error:?}");
+            assert_ne!(error.origin, Origin::Service, "{kind:?}: {error:?}");
             assert_eq!(client.call(Ask::ECHO).answer.unwrap(), b"body");
         },
     );
@@ -78,14 +87,14 @@ fn a_deadline_counts_from_the_call_also_while_it_waits_for_room() {
             asks.push(Ask::HOLD.within(SHORT));
             let last = client.calls(&asks).pop().unwrap();
             let error = last.answer.unwrap_err();
-            assert!(last.after < SOON && error.is_certainly_not_executed(), "{kind:?}: {error}");
-            if kind == Kind::Pipeline {
+            assert!(last.after < SOON && error.is_not_executed, "{kind:?}: {error:?}");
+            if kind.is_pipeline() {
                 // Its program waits, and is told so at once.
-                let full = CallError::NotSent(ipc::CallError::Full { depth: DEPTH });
-                assert_eq!(error, full);
+                let full = (Status::ResourceExhausted, Origin::Library);
+                assert_eq!((error.status, error.origin), full, "{kind:?}: {error:?}");
             } else {
                 assert!(last.after + TURN >= SHORT, "{kind:?}: {:?}", last.after);
-                assert_eq!(error.status(), Status::DeadlineExceeded, "{kind:?}: {error}");
+                assert_eq!(error.status, Status::DeadlineExceeded, "{kind:?}: {error:?}");
             }
         },
     );
@@ -108,6 +117,16 @@ fn the_longest_deadline_is_one() {
         |kind, node, _| {
             let mut client = Handle::connect(kind, &node.socket(), config());
             let ended = client.call(Ask::ECHO.within(Duration::MAX));
+            if matches!(kind, Kind::PythonClient | Kind::PythonAsync) {
+                // Python says what it cannot do, as it does of every number, and nothing is sent.
+                let error = ended.answer.unwrap_err();
+                assert!(error.is_not_executed, "{kind:?}: {error:?}");
+                assert!(error.words.starts_with("OverflowError: "), "{kind:?}: {error:?}");
+                let longest = Duration::from_micros(u64::from(u32::MAX));
+                let ended = client.call(Ask::ECHO.within(longest));
+                assert_eq!(ended.answer.unwrap(), b"body", "{kind:?}");
+                return;
+            }
             assert_eq!(ended.answer.unwrap(), b"body", "{kind:?}");
             let endless = ClientConfig { timeout: Duration::MAX, ..config() };
             let mut client = Handle::connect(kind, &node.socket(), endless);
@@ -126,11 +145,33 @@ fn after_close_a_call_ends_at_once_and_so_do_those_under_way() {
         let begin = Instant::now();
         client.close();
         let ended = join(vec![under_way], begin).pop().unwrap();
-        assert_eq!(ended.answer, Err(CallError::Daemon(ipc::CallError::Closed)), "{kind:?}");
-        let later = client.call(Ask::ECHO);
-        assert_eq!(later.answer, Err(CallError::NotSent(ipc::CallError::Closed)), "{kind:?}");
+        let error = ended.answer.unwrap_err();
+        assert_eq!(error.status, Status::Cancelled, "{kind:?}: {error:?}");
+        assert!(!error.is_not_executed, "{kind:?}: {error:?}");
+        is_closed(kind, &mut client);
         assert!(begin.elapsed() < SOON, "{kind:?}: {:?}", begin.elapsed());
     });
+    // One call at a time: none is under way when the program closes it.
+    each(
+        |kind| kind == Kind::PythonClient,
+        |kind, node, _| {
+            let mut client = Handle::connect(kind, &node.socket(), config());
+            client.close();
+            is_closed(kind, &mut client);
+        },
+    );
+}
+
+/// A call of a closed client ends at once, and is not executed.
+fn is_closed(kind: Kind, client: &mut Handle) {
+    let later = client.call(Ask::ECHO);
+    let error = later.answer.unwrap_err();
+    // In Python the program did what it must not do.
+    let status = if kind.is_foreign() { Status::FailedPrecondition } else { Status::Cancelled };
+    let expected = (status, Origin::Library, true);
+    let told = (error.status, error.origin, error.is_not_executed);
+    assert_eq!(told, expected, "{kind:?}: {error:?}");
+    assert!(later.after < SOON, "{kind:?}: {:?}", later.after);
 }
 
 // The C library's `fork(2)`; the child below makes calls and exits.
@@ -148,8 +189,16 @@ fn a_forked_child_is_told_and_its_parent_unaffected() {
     for (kind, config) in
         Kind::ALL.into_iter().flat_map(|kind| [(kind, config()), (kind, retrying())])
     {
+        if !kind.is_there() {
+            continue;
+        }
         let mut client = Handle::connect(kind, &node.socket(), config);
         assert_eq!(client.call(Ask::ECHO).answer.unwrap(), b"body", "{kind:?}");
+        if let Handle::Foreign(foreign) = &client {
+            assert!(foreign.tells_a_child(), "{kind:?}: the child was not told");
+            assert_eq!(client.call(Ask::ECHO).answer.unwrap(), b"body", "{kind:?}");
+            continue;
+        }
         let child = fork();
         assert!(child >= 0, "fork failed");
         if child == 0 {
@@ -157,8 +206,11 @@ fn a_forked_child_is_told_and_its_parent_unaffected() {
             alarm(20);
             let told = catch_unwind(AssertUnwindSafe(|| {
                 let ended = client.call(Ask::ECHO);
-                let forked = Err(CallError::NotSent(ipc::CallError::ForkedHandle));
-                ended.answer == forked && ended.after < SOON
+                let is_told = ended.answer.is_err_and(|error| {
+                    let told = (error.status, error.origin, error.is_not_executed);
+                    told == (Status::Unavailable, Origin::Library, true)
+                });
+                is_told && ended.after < SOON
             }));
             // Destructors run, as at the exit of a script's interpreter.
             drop(client);
@@ -182,8 +234,9 @@ fn calls_of_a_daemon_that_died_say_so_and_later_ones_at_once() {
             for _ in 0..2 {
                 let ended = client.call(Ask::ECHO);
                 let error = ended.answer.unwrap_err();
-                assert!(ended.after < SOON && error.is_daemon_gone(), "{kind:?}: {error}");
-                assert_eq!(error.status(), Status::Unavailable, "{kind:?}: {error}");
+                assert!(ended.after < SOON, "{kind:?}: {:?}", ended.after);
+                let told = (error.status, error.origin);
+                assert_eq!(told, (Status::Unavailable, Origin::DaemonGone), "{kind:?}: {error:?}");
             }
         },
     );
@@ -196,14 +249,14 @@ fn a_client_is_of_all_threads_or_moves_between_them_or_does_not_compile() {
     moves::<copyrpc::Client>();
     moves::<copyrpc::Pipeline<()>>();
     moves::<crate::node::ProbeClient>();
-    is_shared::<client::tokio::TokioClient>();
-    is_shared::<crate::node::ProbeFutures<client::tokio::TokioClient>>();
+    is_shared::<copyrpc::tokio::TokioClient>();
+    is_shared::<crate::node::ProbeFutures<copyrpc::tokio::TokioClient>>();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(3).build().unwrap();
     let node = Node::start();
     let _service = Service::start(&node);
     runtime.block_on(async {
-        let client = client::tokio::TokioClient::connect(&node.socket(), config()).unwrap();
+        let client = copyrpc::tokio::TokioClient::connect(&node.socket(), config()).unwrap();
         let typed = crate::node::ProbeFutures::new(client, copyrpc::HERE).await.unwrap();
         let tasks: Vec<_> = (0..300_u32)
             .map(|number| {
@@ -218,6 +271,81 @@ fn a_client_is_of_all_threads_or_moves_between_them_or_does_not_compile() {
             task.await.unwrap();
         }
     });
+}
+
+#[test]
+fn threads_of_another_language_share_a_client_or_are_refused() {
+    each(Kind::is_foreign, |kind, node, _| {
+        let foreign = Foreign::connect(kind.command().unwrap(), &node.socket(), PATIENCE);
+        let [fine, refused, other] = foreign.threads();
+        assert_eq!((fine + refused, other), (200, 0), "{kind:?}");
+        match kind {
+            // Threads take turns.
+            Kind::PythonClient => assert_eq!(refused, 0),
+            // It belongs to its loop.
+            Kind::PythonAsync => assert_eq!(fine, 0),
+            // The second thread at the same time is refused.
+            _ => assert!(fine > 0, "{kind:?}"),
+        }
+    });
+}
+
+#[test]
+fn the_handler_is_told_the_number_of_the_trace() {
+    const TRACE: u64 = 0xfeed_0000_0000_0007;
+    each(
+        |_| true,
+        |kind, node, service| {
+            for trace in [TRACE, 0] {
+                let mut client = Handle::traced(kind, &node.socket(), config(), trace);
+                // More than are made before a provider of the node is called without the daemon.
+                for _ in 0..100 {
+                    assert_eq!(client.call(Ask::ECHO).answer.unwrap(), b"body", "{kind:?}");
+                }
+                let traces = std::mem::take(&mut *service.traces.lock().unwrap());
+                assert_eq!(traces, [trace; 100], "{kind:?}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_way_of_waiting_that_does_not_exist_is_refused_with_those_that_do() {
+    const VARIABLE: &str = "COPYRPC_CLIENT_WAIT";
+    let nowhere = std::path::Path::new("/nonexistent/copyrpc.sock");
+    if std::env::var_os(VARIABLE).is_some_and(|said| said == "Block") {
+        // This process was started below.
+        let refused = |error: String| {
+            assert!(
+                error.contains("`Block`") && error.contains("busy, adaptive or block"),
+                "{error}"
+            );
+        };
+        refused(copyrpc::Client::connect(nowhere, config()).unwrap_err().to_string());
+        let pipeline = copyrpc::Pipeline::<()>::connect(nowhere, config());
+        refused(pipeline.unwrap_err().to_string());
+        refused(copyrpc::FutureClient::connect(nowhere, config()).unwrap_err().to_string());
+        refused(copyrpc::tokio::TokioClient::connect(nowhere, config()).unwrap_err().to_string());
+        let offer = copyrpc::Offer::new(1);
+        refused(copyrpc::Provider::offer(nowhere, &offer, config()).unwrap_err().to_string());
+        let lending = copyrpc::bulk::BulkProvider::offer(nowhere, 1, config());
+        return refused(lending.unwrap_err().to_string());
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let name = "a_way_of_waiting_that_does_not_exist_is_refused_with_those_that_do";
+    child.args(["--exact", &format!("scenarios::{name}")]).env(VARIABLE, "Block");
+    let told = child.output().unwrap();
+    let said = String::from_utf8_lossy(&told.stdout);
+    assert!(told.status.success() && said.contains("1 passed"), "{said}");
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.is_foreign()) {
+        let Some(mut command) = kind.command() else { continue };
+        command.env(VARIABLE, "Block");
+        let (_foreign, told) = Foreign::try_connect(command, nowhere, PATIENCE);
+        let error = told.unwrap_err();
+        assert_eq!(error.status, Status::InvalidArgument, "{kind:?}: {error:?}");
+        let words = [VARIABLE, "`Block`", "busy, adaptive or block"];
+        assert!(words.iter().all(|word| error.words.contains(word)), "{kind:?}: {error:?}");
+    }
 }
 
 /// Whoever executes a call that was given up is told within this time, on a machine that has time for it.
@@ -267,7 +395,7 @@ fn whoever_executes_a_call_that_is_given_up_is_told() {
 fn whoever_executes_a_call_of_another_rank_that_is_given_up_is_told() {
     let pair = Pair::start();
     let service = Service::start_at(&pair.sockets[1]);
-    let client = client::tokio::TokioClient::connect(&pair.sockets[0], config()).unwrap();
+    let client = copyrpc::tokio::TokioClient::connect(&pair.sockets[0], config()).unwrap();
     let futures = copyrpc::FutureClient::connect(&pair.sockets[0], config()).unwrap();
     let to = copyrpc::To {
         rank: 1,
@@ -314,8 +442,8 @@ fn calls_that_are_given_up_leave_room_for_others() {
 
 #[test]
 fn a_retry_waits_for_a_service_that_is_offered_later() {
-    // A pipeline reports, and its program decides.
-    let kinds = |kind: &Kind| *kind != Kind::Pipeline;
+    // A pipeline reports, and its program decides; so do clients of other languages.
+    let kinds = |kind: &Kind| !kind.is_pipeline() && !kind.is_foreign();
     thread::scope(|scope| {
         for kind in Kind::ALL.into_iter().filter(kinds) {
             scope.spawn(move || {
@@ -346,11 +474,15 @@ fn a_client_that_may_retry_finds_the_next_life_of_its_daemon_and_of_the_service(
             let begin = Instant::now();
             while let Err(error) = client.call(Ask::ECHO).answer {
                 // The first call may have been executed by the old one; a pipeline makes none again.
-                let is_known = matches!(
-                    error,
-                    CallError::Daemon(_) | CallError::NotSent(_) | CallError::NoService(_)
-                );
-                assert!(is_known && begin.elapsed() < PATIENCE, "{kind:?}: {error}");
+                let known = [Origin::DaemonGone, Origin::Library, Origin::NoService];
+                assert!(known.contains(&error.origin), "{kind:?}: {error:?}");
+                assert!(begin.elapsed() < PATIENCE, "{kind:?}: {error:?}");
+                if let Handle::Foreign(foreign) = &client
+                    && error.origin == Origin::DaemonGone
+                {
+                    // Programs of other languages say when.
+                    foreign.reconnect().unwrap();
+                }
                 thread::sleep(Duration::from_millis(10));
             }
         },
@@ -366,17 +498,14 @@ fn each_status_says_who_speaks() {
             let mut client = Handle::connect(kind, &node.socket(), config());
             let ask = |method, body| Ask { method, body, within: PATIENCE };
             let refused = client.call(ask("refuse", b"why")).answer.unwrap_err();
-            assert!(matches!(refused, CallError::Service(_)), "{kind:?}: {refused}");
-            assert_eq!((refused.status(), refused.detail()), (Status::NotFound, &b"why"[..]));
+            assert_eq!(refused.origin, Origin::Service, "{kind:?}: {refused:?}");
+            assert_eq!((refused.status, &*refused.detail), (Status::NotFound, &b"why"[..]));
             let absent = client.call(ask("absent", b"")).answer.unwrap_err();
-            assert!(matches!(absent, CallError::NoMethod(_)), "{kind:?}: {absent}");
+            assert_eq!(absent.origin, Origin::NoMethod, "{kind:?}: {absent:?}");
             let too_long = client.call(ask("echo", TOO_LONG)).answer.unwrap_err();
-            assert!(
-                matches!(too_long, CallError::NotSent(ipc::CallError::TooLarge { .. })),
-                "{kind:?}: {too_long}"
-            );
-            assert_eq!(too_long.status(), Status::OutOfRange);
-            assert!(too_long.to_string().contains("bulk"), "{too_long}");
+            let told = (too_long.status, too_long.origin, too_long.is_not_executed);
+            assert_eq!(told, (Status::OutOfRange, Origin::Library, true), "{kind:?}: {too_long:?}");
+            assert!(too_long.words.contains("bulk"), "{kind:?}: {too_long:?}");
             assert_eq!(client.call(Ask::ECHO).answer.unwrap(), b"body", "{kind:?}");
         },
     );

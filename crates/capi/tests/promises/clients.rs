@@ -4,21 +4,27 @@ use std::{
     future::Future,
     path::Path,
     pin::Pin,
+    process::Command,
+    rc::Rc,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
     time::{Duration, Instant},
 };
 
-use client::tokio::TokioClient;
 use copyrpc::{
-    CallError, Client, ClientConfig, FutureClient, HERE, Pipeline, To, name, typed::TypedError,
+    CallError, Client, ClientConfig, FutureClient, HERE, Pipeline, To, name, tokio::TokioClient,
+    typed::TypedError,
 };
 
-use crate::node::{PATIENCE, ProbeClient, ProbeFutures};
+use crate::{
+    foreign::{Foreign, Language},
+    node::{PATIENCE, ProbeClient, ProbeFutures},
+    told::Told,
+};
 
 /// How a call ended.
-pub(crate) type Answer = Result<Vec<u8>, CallError>;
+pub(crate) type Answer = Result<Vec<u8>, Told>;
 
 /// A call that is under way, and goes on by itself.
 pub(crate) type Boxed = Pin<Box<dyn Future<Output = Answer>>>;
@@ -33,10 +39,14 @@ pub(crate) enum Kind {
     TypedSync,
     TypedFutures,
     TypedTokio,
+    CClient,
+    CPipeline,
+    PythonClient,
+    PythonAsync,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Client,
         Self::Pipeline,
         Self::FutureClient,
@@ -44,16 +54,53 @@ impl Kind {
         Self::TypedSync,
         Self::TypedFutures,
         Self::TypedTokio,
+        Self::CClient,
+        Self::CPipeline,
+        Self::PythonClient,
+        Self::PythonAsync,
     ];
+
+    /// The program of another language that has it, and the argument that names it there.
+    fn foreign(self) -> Option<(Language, &'static str)> {
+        match self {
+            Self::CClient => Some((Language::C, "client")),
+            Self::CPipeline => Some((Language::C, "pipeline")),
+            Self::PythonClient => Some((Language::Python, "client")),
+            Self::PythonAsync => Some((Language::Python, "async")),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_foreign(self) -> bool {
+        self.foreign().is_some()
+    }
+
+    /// The command that runs it, if it is of another language.
+    pub(crate) fn command(self) -> Option<Command> {
+        let (language, form) = self.foreign()?;
+        let mut command = language.driver()?;
+        command.arg(form);
+        Some(command)
+    }
+
+    /// Whether the machine has what it needs; a machine of CI has to.
+    pub(crate) fn is_there(self) -> bool {
+        !self.is_foreign() || self.command().is_some()
+    }
+
+    /// Its program has a loop of its own, and waits for room itself.
+    pub(crate) fn is_pipeline(self) -> bool {
+        matches!(self, Self::Pipeline | Self::CPipeline)
+    }
 
     /// One call at a time: nothing waits for room, nothing is given up.
     pub(crate) fn is_sync(self) -> bool {
-        matches!(self, Self::Client | Self::TypedSync)
+        matches!(self, Self::Client | Self::TypedSync | Self::CClient | Self::PythonClient)
     }
 
     /// Each call is a future.
     pub(crate) fn is_async(self) -> bool {
-        !self.is_sync() && self != Self::Pipeline
+        !self.is_sync() && !self.is_pipeline()
     }
 }
 
@@ -94,16 +141,38 @@ pub(crate) enum Handle {
     TypedSync(ProbeClient),
     TypedFutures(ProbeFutures, FutureClient),
     TypedTokio(ProbeFutures<TokioClient>, TokioClient),
+    Foreign(Rc<Foreign>),
 }
 
 impl Handle {
     pub(crate) fn connect(kind: Kind, socket: &Path, config: ClientConfig) -> Self {
-        let client = || Client::connect(socket, config).unwrap();
-        let futures = || FutureClient::connect(socket, config).unwrap();
-        let tokio = || TokioClient::connect(socket, config).unwrap();
+        Self::traced(kind, socket, config, 0)
+    }
+
+    /// A client whose calls belong to a trace, unless that is 0.
+    pub(crate) fn traced(kind: Kind, socket: &Path, config: ClientConfig, trace: u64) -> Self {
+        let client = || {
+            let mut client = Client::connect(socket, config).unwrap();
+            client.set_trace(trace);
+            client
+        };
+        let futures = || FutureClient::connect(socket, config).unwrap().with_trace(trace);
+        let tokio = || TokioClient::connect(socket, config).unwrap().with_trace(trace);
         match kind {
             Kind::Client => Self::Client(client()),
-            Kind::Pipeline => Self::Pipeline(Pipeline::connect(socket, config).unwrap()),
+            Kind::Pipeline => {
+                let mut pipeline = Pipeline::connect(socket, config).unwrap();
+                pipeline.set_trace(trace);
+                Self::Pipeline(pipeline)
+            }
+            Kind::CClient | Kind::CPipeline | Kind::PythonClient | Kind::PythonAsync => {
+                let command = kind.command().expect("the machine has its tools");
+                let foreign = Foreign::connect(command, socket, config.timeout);
+                if trace != 0 {
+                    foreign.trace(trace);
+                }
+                Self::Foreign(foreign)
+            }
             Kind::FutureClient => Self::FutureClient(futures()),
             Kind::TokioClient => Self::TokioClient(tokio()),
             Kind::TypedSync => Self::TypedSync(ProbeClient::new(client(), HERE)),
@@ -126,6 +195,7 @@ impl Handle {
             Self::Client(client) => asks.iter().map(|ask| call(client, ask)).collect(),
             Self::TypedSync(client) => asks.iter().map(|ask| call_typed(client, ask)).collect(),
             Self::Pipeline(pipeline) => submit_all(pipeline, asks),
+            Self::Foreign(foreign) => foreign.calls(asks),
             _ => {
                 let begin = Instant::now();
                 join(asks.iter().map(|ask| self.start(ask)).collect(), begin)
@@ -141,8 +211,9 @@ impl Handle {
     pub(crate) fn start(&self, ask: &Ask) -> Boxed {
         let (to, within) = (ask.to(), ask.within);
         match self {
-            Self::FutureClient(client) => Box::pin(client.call_within(to, ask.body, within)),
-            Self::TokioClient(client) => Box::pin(client.call_within(to, ask.body, within)),
+            Self::FutureClient(client) => boxed(client.call_within(to, ask.body, within)),
+            Self::TokioClient(client) => boxed(client.call_within(to, ask.body, within)),
+            Self::Foreign(foreign) => Box::pin(foreign.start(ask)),
             Self::TypedFutures(typed, _) => start_typed(&typed.within(within), ask),
             Self::TypedTokio(typed, _) => start_typed(&typed.within(within), ask),
             Self::Client(_) | Self::Pipeline(_) | Self::TypedSync(_) => unreachable!("no futures"),
@@ -154,15 +225,21 @@ impl Handle {
         match self {
             Self::FutureClient(client) | Self::TypedFutures(_, client) => client.close(),
             Self::TokioClient(client) | Self::TypedTokio(_, client) => client.close(),
+            Self::Foreign(foreign) => foreign.close(),
             Self::Client(_) | Self::Pipeline(_) | Self::TypedSync(_) => {}
         }
     }
 }
 
+/// A call whose error is told in the words of all languages.
+fn boxed(call: impl Future<Output = Result<Vec<u8>, CallError>> + 'static) -> Boxed {
+    Box::pin(async move { call.await.map_err(Told::from) })
+}
+
 fn call(client: &mut Client, ask: &Ask) -> Ended {
     let begin = Instant::now();
     let answer = client.call_within(ask.to(), ask.body, ask.within);
-    Ended { answer: answer.map(<[u8]>::to_vec), after: begin.elapsed() }
+    Ended { answer: answer.map(<[u8]>::to_vec).map_err(Told::from), after: begin.elapsed() }
 }
 
 fn call_typed(client: &mut ProbeClient, ask: &Ask) -> Ended {
@@ -174,7 +251,8 @@ fn call_typed(client: &mut ProbeClient, ask: &Ask) -> Ended {
         "refuse" => client.refuse(body),
         _ => client.absent(body),
     };
-    Ended { answer: answer.map_err(untyped), after: begin.elapsed() }
+    let answer = answer.map_err(|error| Told::from(untyped(error)));
+    Ended { answer, after: begin.elapsed() }
 }
 
 fn start_typed<C: copyrpc::typed::FutureCalls + 'static>(
@@ -185,7 +263,7 @@ fn start_typed<C: copyrpc::typed::FutureCalls + 'static>(
     macro_rules! boxed {
         ($call:expr) => {{
             let call = $call;
-            Box::pin(async move { call.await.map_err(untyped) })
+            boxed(async move { call.await.map_err(untyped) })
         }};
     }
     match ask.method {
@@ -208,13 +286,13 @@ fn submit_all(pipeline: &mut Pipeline<(usize, Instant)>, asks: &[Ask]) -> Vec<En
     for (index, ask) in asks.iter().enumerate() {
         let context = (index, Instant::now());
         if let Err(refused) = pipeline.submit_within(ask.to(), ask.body, ask.within, context) {
-            let (answer, after) = (Err(refused.error), context.1.elapsed());
+            let (answer, after) = (Err(refused.error.into()), context.1.elapsed());
             ended[index] = Some(Ended { answer, after });
         }
     }
     while pipeline.in_flight() > 0 {
         let count = pipeline.poll(|(index, begin), answer| {
-            let answer = answer.map(<[u8]>::to_vec);
+            let answer = answer.map(<[u8]>::to_vec).map_err(Told::from);
             ended[index] = Some(Ended { answer, after: begin.elapsed() });
         });
         if count == 0 {
