@@ -1,7 +1,7 @@
 //! A thread that leads, and one that watches it: who has what both use, when a step of the leader lasts.
 //!
 //! The leader works on something behind a lock, which it leaves while it takes a step that may last. The watcher ends
-//! such a step, and with it the term of the leader: whoever ends a step first has what both use.
+//! such a step, and with it the term of the leader: the thread that ends a step first has what both use.
 //!
 //! ```text
 //!  leader   lock ─ begin_step ─ unlock ─ … ─ end_step: true ─ lock ─ …
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A step and the watcher's sleep are one word: either the watcher sees a step that has begun and does not sleep, or
-//! who begins it sees the sleeper.
+//! the leader that begins one sees the sleeper.
 
 use memory::sync::{AtomicU64, Ordering};
 
@@ -44,27 +44,27 @@ pub struct Leadership {
 
 /// A step of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step(u64);
+pub struct LedStep(u64);
 
 /// A step that the leader has begun.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct BegunStep {
     /// Its name.
-    pub step: Step,
+    pub step: LedStep,
     /// The watcher sleeps, and is to be woken.
     pub wakes: bool,
 }
 
 /// How far the leader was when the watcher looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress(u64);
+pub struct LeaderProgress(u64);
 
-impl Progress {
+impl LeaderProgress {
     /// The step that ran.
     #[must_use]
-    pub fn step(self) -> Option<Step> {
-        (self.0 % 2 == 1).then_some(Step(self.0))
+    pub fn step(self) -> Option<LedStep> {
+        (self.0 % 2 == 1).then_some(LedStep(self.0))
     }
 }
 
@@ -100,13 +100,13 @@ impl Leadership {
     /// The leader begins a step, with the lock held.
     pub fn begin_step(&self) -> BegunStep {
         let before = self.steps.fetch_add(1, Ordering::Relaxed);
-        BegunStep { step: Step((before + 1) & !ASLEEP), wakes: before & ASLEEP != 0 }
+        BegunStep { step: LedStep((before + 1) & !ASLEEP), wakes: before & ASLEEP != 0 }
     }
 
-    /// The step is over, or its thread leads no longer: whoever says so first is right, and told `true`. The watcher
-    /// says it with the lock held.
+    /// The step is over, or its thread leads no longer: the first thread that says so gets `true`. The watcher says it with
+    /// the lock held.
     #[must_use]
-    pub fn end_step(&self, step: Step) -> bool {
+    pub fn end_step(&self, step: LedStep) -> bool {
         let mut now = step.0;
         loop {
             let ended =
@@ -122,16 +122,16 @@ impl Leadership {
 
     /// The watcher looks.
     #[must_use]
-    pub fn look(&self) -> Progress {
-        Progress(self.steps.load(Ordering::Relaxed) & !ASLEEP)
+    pub fn look(&self) -> LeaderProgress {
+        LeaderProgress(self.steps.load(Ordering::Relaxed) & !ASLEEP)
     }
 
     /// The watcher is about to sleep; `false`: the leader has gone on since it looked. It is woken when a step begins
     /// and when the term ends, and says then that it is [awake](Self::awake).
     #[must_use]
-    pub fn fall_asleep(&self, seen: Progress) -> bool {
-        let (from, to) = (seen.0, seen.0 | ASLEEP);
-        self.steps.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    pub fn fall_asleep(&self, seen: LeaderProgress) -> bool {
+        let to = seen.0 | ASLEEP;
+        self.steps.compare_exchange(seen.0, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// The watcher sleeps no longer.

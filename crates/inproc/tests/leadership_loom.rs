@@ -16,9 +16,9 @@ use loom::{
 #[derive(Default)]
 struct Parts {
     leadership: Leadership,
-    /// Steps that the leader has begun, and those whose end it told itself. What both threads use.
+    /// The parts of both threads: steps that the leader has begun, and those whose answers went by the lock.
     shared: Mutex<(usize, usize)>,
-    /// Steps whose end was told by the way around the lock.
+    /// Steps whose answers went around the lock.
     told_late: AtomicUsize,
     /// The watcher's token, as of `std::thread::park`: loom's wakes a thread that joins another.
     token: (Mutex<bool>, Condvar),
@@ -55,7 +55,7 @@ fn lead(parts: &Parts, steps: usize) -> bool {
             return false;
         }
         shared = parts.shared.lock().unwrap();
-        assert_eq!(parts.leadership.term(), term, "who ended the step leads still");
+        assert_eq!(parts.leadership.term(), term, "the thread that ended the step leads still");
         shared.1 += 1;
     }
     parts.leadership.end_term();
@@ -110,7 +110,7 @@ fn a_watcher_that_sleeps_hears_of_a_step_and_of_the_end_of_the_term() {
             thread::spawn(move || lead(&parts, 1))
         };
         let seen = parts.leadership.look();
-        // Who is woken for nothing sleeps again; loom reports who is never woken.
+        // A watcher that is woken for nothing sleeps again; loom reports one that is never woken.
         if parts.leadership.fall_asleep(seen) {
             while parts.leadership.look() == seen && parts.leadership.is_led() {
                 parts.park();

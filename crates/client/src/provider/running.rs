@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use inproc::leadership::{BegunStep, Leadership, Step};
+use inproc::leadership::{BegunStep, Leadership, LedStep};
 use os::clock;
 use proto::Status;
 
@@ -213,7 +213,7 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
     }
 
     /// Takes the session from a leader whose handler lasts; returns whether.
-    fn depose(&self, step: Step) -> bool {
+    fn depose(&self, step: LedStep) -> bool {
         // Locked: the handler has just ended.
         let Ok(_locked) = self.shared.try_lock() else { return false };
         let lasts = self.leadership.end_step(step);
@@ -275,7 +275,7 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
     }
 
     /// The leader begins a handler.
-    fn begin_handler(&self) -> Step {
+    fn begin_handler(&self) -> LedStep {
         let BegunStep { step, wakes } = self.leadership.begin_step();
         if wakes {
             self.attendant.unpark();
