@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <unistd.h>
-#include <rdma/rdma_user_cm.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,10 +39,11 @@ static void names(void) {
 
 /* Addresses of family AF_IB: librdmacm asks for them with its first identifier, by BIND, and goes on without. */
 static void families(void) {
-	struct { struct rdma_ucm_cmd_hdr head; struct rdma_ucm_bind bind; } general = {
-		{ RDMA_USER_CM_CMD_BIND, sizeof general.bind, 0 }, { .addr_size = 48 } };
-	struct { struct rdma_ucm_cmd_hdr head; struct rdma_ucm_bind_ip bind; } ip = {
-		{ RDMA_USER_CM_CMD_BIND_IP, sizeof ip.bind, 0 }, { .addr = { .sin6_family = AF_IB } } };
+	/* struct rdma_ucm_cmd_hdr, then struct rdma_ucm_bind and rdma_ucm_bind_ip: rdma/rdma_user_cm.h */
+	struct { uint32_t command; uint16_t in, out; uint32_t id; uint16_t size, reserved; char address[128]; } general = {
+		.command = 20, .in = 136, .size = 48 };
+	struct { uint32_t command; uint16_t in, out; uint64_t response; struct sockaddr_in6 address; uint32_t id; } ip = {
+		.command = 2, .in = 40, .address.sin6_family = AF_IB };
 	errno = 0;
 	EXPECT(write(channel->fd, &general, sizeof general) < 0 && errno == ENOSYS, "BIND: %d", errno);
 	errno = 0;
