@@ -364,3 +364,94 @@ fn end<C>(sessions: &mut Vec<Session<C>>, is_over: impl Fn(&Session<C>) -> bool)
         !is_over
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use ipc::{Server, ServerConfig};
+    use os::unix::UnixConnection;
+
+    use super::*;
+
+    const SERVICE: u16 = 9;
+
+    /// Sessions of providers 1 and 2, which live as long as the rest of the value.
+    struct Rig {
+        sessions: DirectSessions<u32>,
+        _providers: Vec<Server>,
+        /// The clients' ends of their sockets.
+        ends: Vec<UnixConnection>,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (mut sessions, mut providers) = (DirectSessions::new(1), Vec::new());
+            for provider in [1, 2] {
+                let (server, channel) = Server::introduced(ServerConfig::default()).unwrap();
+                let introducer = Introducer::adopt(channel).unwrap();
+                sessions.receive((SERVICE, provider), None, introducer).unwrap();
+                providers.push(server);
+            }
+            Self { sessions, _providers: providers, ends: Vec::new() }
+        }
+
+        /// Introduces a client; returns the provider.
+        fn introduce(&mut self, client: u32, is_single: bool) -> u32 {
+            let (end, socket) = UnixConnection::pair().unwrap();
+            self.ends.push(end);
+            let link = Arc::new(DirectLink::new(UnixConnection::adopt(socket).unwrap()));
+            let process = ClientProcess { uid: 1, pid: 2 };
+            let host = self.sessions.least_busy(SERVICE).unwrap();
+            let admitted = Admitted { client: Some(client), process, link, is_single };
+            self.sessions.introduce(host, admitted).unwrap();
+            host
+        }
+
+        fn count(&self, host: u32, tag: u64, count: u32) {
+            let (tag, count) = (tag.into(), count.into());
+            let record = DirectRecord { tag, count, status: 0, is_of_service: 1, reserved: [0; 2] };
+            self.sessions.count(host, &record);
+        }
+
+        /// Clients that were asked to leave.
+        fn leaving(&self) -> Vec<u32> {
+            let leaving = self.sessions.sessions.iter().filter(|session| session.is_leaving);
+            leaving.filter_map(|session| session.client).collect()
+        }
+    }
+
+    #[test]
+    fn clients_are_dealt_out_evenly_and_those_that_call_least_leave_a_busy_provider() {
+        let mut rig = Rig::new();
+        let hosts = [10, 11, 12, 13].map(|client| rig.introduce(client, true));
+        assert_eq!(hosts, [1, 2, 1, 2]);
+        // All are new, and count.
+        rig.sessions.expire(0);
+        rig.count(1, 1, 9);
+        rig.count(1, 3, 5);
+        rig.sessions.expire(BALANCE_NS);
+        assert_eq!(rig.leaving(), [12], "of the two busy ones of provider 1");
+        assert_eq!(rig.introduce(14, true), 2, "it has no busy ones");
+        assert_eq!(rig.sessions.requests_of(|client| client == 10), 9);
+        // It called on: provider 1 has two busy sessions, provider 2 the new one.
+        rig.count(1, 1, 1);
+        rig.count(1, 3, 1);
+        rig.sessions.expire(2 * BALANCE_NS);
+        assert!(rig.leaving().is_empty());
+    }
+
+    #[test]
+    fn a_drain_retires_all_sessions_and_pipelines_leave_a_service_that_is_shared() {
+        let mut rig = Rig::new();
+        rig.introduce(10, false);
+        rig.introduce(11, true);
+        rig.sessions.share(SERVICE);
+        assert_eq!(rig.leaving(), [10]);
+        rig.sessions.depart(|client| client != 11);
+        assert_eq!((rig.sessions.hosted(), rig.sessions.awaited()), (1, 0));
+        rig.sessions.drain();
+        assert!(!rig.sessions.has_room() && rig.sessions.awaited() == 1);
+        rig.ends.clear();
+        rig.sessions.expire(BALANCE_NS);
+        assert_eq!(rig.sessions.awaited(), 0, "the client has gone");
+    }
+}

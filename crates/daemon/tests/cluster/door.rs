@@ -2,7 +2,7 @@
 
 use client::{
     bulk::message::{BODY_BYTES_MAX, BulkCallHead, BulkServeHead, PeerCallHead, method as bulk},
-    message::{DAEMON, HERE, method, origin},
+    message::{DAEMON, HERE, IS_SINGLE, WantedHead, method, origin},
 };
 use copyrpc_daemon::{Limits, Rights, Status, metrics::Counter};
 use zerocopy::IntoBytes as _;
@@ -297,6 +297,46 @@ fn every_body_of_every_source_is_let_in_if_nothing_speaks_against_it() {
             let counted = if source.node() == 1 { [calls, 0] } else { [0, calls] };
             assert_eq!([after[0] - before[0], after[1] - before[1]], counted, "{row}");
         }
+    }
+}
+
+/// A client that is introduced to a provider is judged as its calls are, on whatever thread it is.
+#[test]
+fn an_introduction_is_refused_for_every_reason_of_a_call() {
+    const INTRODUCTIONS: [u16; 2] = [method::MAY_MEET, method::MEET];
+    let reasons = [None, Some(Reason::NoRank), Some(Reason::Denied), Some(Reason::Draining)];
+    let threads_and_reasons = [1, 2].into_iter().flat_map(|n| reasons.map(|reason| (n, reason)));
+    for (threads, reason) in threads_and_reasons {
+        let rights = [Rights::default(), friends_alone()];
+        let mut cluster = cluster(&format!("door-met-{reason:?}"), threads, AMPLE_BYTES, rights);
+        let poll = serve(&mut cluster, POLLED, 0);
+        cluster.run_for(MS);
+        if reason == Some(Reason::Draining) {
+            cluster.node(1).drain();
+        }
+        let users = if reason == Some(Reason::Denied) { STRANGERS } else { FRIENDS };
+        for (source, method) in [Source::Client, Source::Thread]
+            .into_iter()
+            .flat_map(|source| INTRODUCTIONS.map(|method| (source, method)))
+        {
+            let rank = if reason == Some(Reason::NoRank) { 9 } else { 1 };
+            let wanted =
+                WantedHead { rank: rank.into(), service: POLLED.into(), flags: IS_SINGLE.into() };
+            let client = source.client(users);
+            let to = (HERE, DAEMON, method);
+            let call = cluster.call_method(1, client, to, wanted.as_bytes());
+            let row = format!("{method} of {source:?}, {threads} threads: {reason:?}");
+            let (status, _) = cluster.outcome(call);
+            if let Some((expected, said)) = reason.map(Reason::answer) {
+                assert_eq!(status, expected, "{row}");
+                assert_eq!(cluster.node(1).error_of(client, call), said, "{row}");
+            } else {
+                // Let in: this provider receives no clients, or its thread is asked next, for which a socket is missing.
+                let ends = [Status::Ok, Status::FailedPrecondition, Status::InvalidArgument];
+                assert!(ends.contains(&status), "{row}: {status:?}");
+            }
+        }
+        assert!(!cluster.ended.contains_key(&poll));
     }
 }
 
