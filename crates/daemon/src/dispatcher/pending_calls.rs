@@ -202,7 +202,7 @@ mod tests {
     /// Answers that are longer than their callers say come ahead while there is plenty of room, and take none that
     /// others asked for.
     #[test]
-    fn answers_get_the_room_that_they_needed_lately_while_there_is_plenty() {
+    fn fault_i1_answers_get_the_room_that_they_needed_lately_only_while_there_is_plenty() {
         let mut calls = Calls::new(Shares::new(2, |_| 1024, 1 << 17), 16_000);
         let first = calls.charge(1, &outgoing(0));
         assert_eq!(first.answer_bytes(), 32);
