@@ -117,7 +117,8 @@ pub struct ClientConfig {
     /// The waiting mode; by default what `COPYRPC_CLIENT_WAIT` says: `busy`, `adaptive` or `block`. Without it,
     /// adaptive. If it says anything else, connecting fails with [`ConnectError::Variable`].
     pub wait: Wait,
-    /// Longest response that needs no detour: so much room is set aside for each.
+    /// Longest response that never needs a detour: so much room is set aside for each. Daemons with room to spare set aside
+    /// as much as responses of the service needed lately.
     pub response_bytes: u32,
     /// When a call is made again, and whether a lost daemon is looked for; by default never.
     pub retry: Retry,

@@ -166,12 +166,14 @@ pub struct Daemon<N: Nic, P: ClientPort, C: Control> {
 impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     /// A daemon that has not done anything yet.
     pub fn new(worker: Worker<N>, mut port: P, control: C, parts: Parts<P>, now_ns: u64) -> Self {
+        let geometry = worker.config().geometry();
         let bounds = Bounds {
             call_timeout: parts.call_timeout,
             body_bytes_max: parts.body_bytes_max as usize,
             limits: parts.limits,
             peer_calls: worker.config().calls_max,
             answer_bytes: worker.config().response_bytes,
+            answer_bytes_max: geometry.map_or(0, |geometry| geometry.body_bytes_max()),
         };
         let (rank_info, thread_handle) = (parts.rank_info, parts.thread_handle);
         let regions = thread_handle.process_regions();

@@ -12,6 +12,7 @@
 //! | [`RequestCopies`] | what this turn may copy of long requests to other nodes, which are among the calls that wait |
 //! | [`LongBodies`] | long answers, and long requests for this node, that are copied in pieces |
 
+mod answer_room;
 mod departures;
 mod given_up;
 mod giving;
@@ -129,6 +130,8 @@ pub(super) struct Bounds {
     pub(super) peer_calls: u16,
     /// Room for answers of a peer.
     pub(super) answer_bytes: usize,
+    /// Longest of them.
+    pub(super) answer_bytes_max: usize,
 }
 
 /// Takes requests and finds the callers of answers, for one thread of a daemon.
@@ -231,7 +234,7 @@ impl<P: ClientPort> Dispatcher<P> {
         bounds: Bounds,
     ) -> Self {
         services.share(thread_handle.offers());
-        let Bounds { call_timeout, body_bytes_max, limits, peer_calls, answer_bytes } = bounds;
+        let Bounds { call_timeout, body_bytes_max, limits, peer_calls, .. } = bounds;
         let size = rank_info.size();
         let admission = Admission::new(rank_info, services.take_rights(), body_bytes_max, &limits);
         // Of a peer of another thread: what is left of the way there if other ranks have much.
@@ -239,7 +242,7 @@ impl<P: ClientPort> Dispatcher<P> {
             Some(_) => u32::from(peer_calls).min(thread_handle.lane_calls() / 4),
             None => peer_calls.into(),
         };
-        let shares = Shares::new(size, slots, answer_bytes);
+        let shares = Shares::new(size, slots, bounds.answer_bytes);
         Self {
             client_base: thread_handle.number() * CLIENT_NUMBERS,
             rank_info,
@@ -251,7 +254,7 @@ impl<P: ClientPort> Dispatcher<P> {
             thread_handle,
             services,
             peers: PeerTable::new(size),
-            calls: PendingCalls::new(shares),
+            calls: PendingCalls::new(shares, bounds.answer_bytes_max),
             waiting: WaitQueues::new(size),
             held: Held::new(limits),
             provider_calls: ProviderCalls::default(),

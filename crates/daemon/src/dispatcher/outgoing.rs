@@ -247,7 +247,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let key = self.calls.begin(charge, reply_to, (call.taken_ns, self.now_ns))?;
         let request = Call {
             method: call.service,
-            response_bytes: call.response_bytes,
+            response_bytes: charge.answer_bytes(),
             timeout: Duration::from_nanos(left_ns),
             cookie: key.to_u64(),
             caller: Some(call.client.number()),
@@ -304,6 +304,9 @@ impl<P: ClientPort> PollHandler<'_, P> {
     ) -> Option<PendingCall<P>> {
         let dispatcher = &mut *self.dispatcher;
         let call = dispatcher.take_call(cookie)?;
+        if status == Status::Ok {
+            dispatcher.calls.learn(&call.charge, len_bytes);
+        }
         dispatcher.tally.add(Counter::Responses, 1);
         dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
         if status == Status::DeadlineExceeded {

@@ -8,6 +8,7 @@ use crate::{
     client_port::{ClientPort, Outgoing},
     dispatcher::{
         ReplyTo, Returned,
+        answer_room::AnswerRooms,
         shares::{Charge, Share, Shares},
     },
 };
@@ -22,16 +23,17 @@ pub(super) struct PendingCall<P: ClientPort> {
     pub(super) is_torn: bool,
 }
 
-/// The calls, by their cookies, and the shares of peers that they have.
+/// The calls, by their cookies, the shares of peers that they have, and what their answers need.
 pub(super) struct PendingCalls<P: ClientPort> {
     calls: SlotTable<PendingCall<P>>,
     shares: Shares,
+    rooms: AnswerRooms,
 }
 
 impl<P: ClientPort> PendingCalls<P> {
-    /// No calls, to peers that have these shares for them.
-    pub(super) fn new(shares: Shares) -> Self {
-        Self { calls: SlotTable::default(), shares }
+    /// No calls, to peers that have these shares for them; the ring takes answers of up to `answer_bytes_max`.
+    pub(super) fn new(shares: Shares, answer_bytes_max: usize) -> Self {
+        Self { calls: SlotTable::default(), shares, rooms: AnswerRooms::new(answer_bytes_max) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -42,10 +44,24 @@ impl<P: ClientPort> PendingCalls<P> {
         self.calls.is_empty()
     }
 
-    /// What a call takes of its peer.
+    /// What a call takes of its peer. While there is plenty, its answer gets as much room as such answers needed lately.
     #[inline]
     pub(super) fn charge(&self, rank: u32, call: &Outgoing) -> Charge {
-        self.shares.charge(rank, call.client, call.service, call.response_bytes)
+        let charge = |answer| self.shares.charge(rank, call.client, call.service, answer);
+        let needed = self.rooms.of(call.service);
+        if needed > call.response_bytes {
+            let ample = charge(needed);
+            if self.shares.is_ample(&ample) {
+                return ample;
+            }
+        }
+        charge(call.response_bytes)
+    }
+
+    /// A call was answered with success.
+    #[inline]
+    pub(super) fn learn(&mut self, charge: &Charge, len_bytes: usize) {
+        self.rooms.learn(charge.service(), charge.answer_bytes(), len_bytes);
     }
 
     /// Takes what a call needs, unless its client or its service has its share of the peer. Then the call
@@ -156,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_call_has_its_share_until_it_ends_and_ends_once() {
-        let mut calls = Calls::new(Shares::new(2, |_| 64, 1 << 17));
+        let mut calls = Calls::new(Shares::new(2, |_| 64, 1 << 17), 16_000);
         let keys = begin_all(&mut calls, 0);
         assert!((16..64).contains(&keys.len()), "{}", keys.len());
         assert_eq!((calls.len(), calls.iter().count()), (keys.len(), keys.len()));
@@ -175,11 +191,36 @@ mod tests {
 
     #[test]
     fn a_client_that_has_its_share_leaves_as_much_to_the_next() {
-        let mut calls = Calls::new(Shares::new(2, |_| 1024, 1 << 17));
+        let mut calls = Calls::new(Shares::new(2, |_| 1024, 1 << 17), 16_000);
         let first = begin_all(&mut calls, 0);
         let charge = Calls::charge(&calls, 1, &Outgoing { service: 8, ..outgoing(1) });
         assert!(calls.takes_share(&charge), "another client and service");
         calls.begin(charge, ReplyTo::Nobody, (0, 0)).ok().unwrap();
         assert_eq!(calls.len(), first.len() + 1);
+    }
+
+    /// Answers that are longer than their callers say come ahead while there is plenty of room, and take none that
+    /// others asked for.
+    #[test]
+    fn fault_i1_answers_get_the_room_that_they_needed_lately_only_while_there_is_plenty() {
+        let mut calls = Calls::new(Shares::new(2, |_| 1024, 1 << 17), 16_000);
+        let first = calls.charge(1, &outgoing(0));
+        assert_eq!(first.answer_bytes(), 32);
+        calls.learn(&first, 4096);
+        let other = Outgoing { service: 8, ..outgoing(0) };
+        assert_eq!(calls.charge(1, &other).answer_bytes(), 32);
+        let mut rooms = Vec::new();
+        for client in 0..100 {
+            let charge = calls.charge(1, &outgoing(client));
+            assert!(calls.takes_share(&charge));
+            calls.begin(charge, ReplyTo::Nobody, (0, 0)).ok().unwrap();
+            rooms.push(charge.answer_bytes());
+        }
+        let ahead = rooms.iter().filter(|room| **room == 4096).count();
+        assert!((6..=8).contains(&ahead), "a quarter of all room: {ahead}");
+        assert!(
+            rooms[ahead..].iter().all(|room| *room == 32),
+            "the rest is whose callers ask for it"
+        );
     }
 }

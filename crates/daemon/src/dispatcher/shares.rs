@@ -35,6 +35,8 @@ pub(super) struct Charge {
     units: u32,
     client: ClientTag,
     service: u16,
+    /// Room for the answer.
+    answer_bytes: u32,
 }
 
 impl Charge {
@@ -46,6 +48,11 @@ impl Charge {
     /// The service that it is a call of.
     pub(super) fn service(&self) -> u16 {
         self.service
+    }
+
+    /// Room for its answer.
+    pub(super) fn answer_bytes(&self) -> usize {
+        self.answer_bytes as usize
     }
 
     /// Whether it is for this client.
@@ -117,14 +124,23 @@ impl Shares {
         let of_bytes = bytes.saturating_mul(self.byte_units_q32) >> 32;
         let of_bytes = u32::try_from(of_bytes).unwrap_or(WHOLE).min(WHOLE / 4);
         let units = self.peers[rank as usize].slot_units.max(of_bytes);
-        Charge { rank, units, client, service }
+        let answer_bytes = u32::try_from(answer).unwrap_or(u32::MAX);
+        Charge { rank, units, client, service, answer_bytes }
+    }
+
+    /// Whether so much is free that nobody else could miss what a call takes.
+    #[inline]
+    pub(super) fn is_ample(&self, charge: &Charge) -> bool {
+        let peer = &self.peers[charge.rank as usize];
+        !peer.is_counted && peer.free > AMPLE + charge.units
     }
 
     /// Takes what a call needs, if it may.
     #[inline]
     pub(super) fn admit(&mut self, charge: &Charge) -> Share {
+        let is_ample = self.is_ample(charge);
         let peer = &mut self.peers[charge.rank as usize];
-        if !peer.is_counted && peer.free > AMPLE + charge.units {
+        if is_ample {
             peer.free -= charge.units;
             return Share::Granted;
         }

@@ -111,3 +111,30 @@ fn an_answer_whose_part_is_missing_is_unavailable() {
         }
     }
 }
+
+/// The first answer of a service that is longer than its caller said is fetched. Later ones come ahead, of any length up
+/// to that, as long as the ring has plenty of room; those of other services and longer ones are fetched.
+#[test]
+fn answers_as_long_as_those_before_come_ahead() {
+    for mut cluster in each("ahead") {
+        let body = body();
+        for (len_bytes, fetched) in
+            [(4000, 1), (4000, 0), (3000, 0), (8000, 1), (4000, 0), (8000, 0)]
+        {
+            let before = cluster.node(0).transfers();
+            let call = cluster.call(0, CLIENT, 1, ECHO, &body[..len_bytes]);
+            assert!(cluster.outcome(call) == echoed(&body[..len_bytes], 0), "{len_bytes}");
+            assert_eq!(cluster.node(0).transfers() - before, fetched, "READs of {len_bytes} B");
+        }
+        // What the ring never takes gets no room, and all of many calls at once are answered.
+        let before = cluster.node(0).transfers();
+        let calls: Vec<_> =
+            (0..100).map(|_| cluster.call(0, CLIENT, 1, ECHO, &body[..8000])).collect();
+        for call in calls {
+            assert!(cluster.outcome(call) == echoed(&body[..8000], 0));
+        }
+        let fetched = cluster.node(0).transfers() - before;
+        assert!((1..100).contains(&fetched), "{fetched}: some found no room that was plenty");
+        expect_clean(&mut cluster, CLIENT);
+    }
+}

@@ -358,6 +358,11 @@ impl Node {
         self.loops.iter().map(|one| one.daemon.outstanding()).sum()
     }
 
+    /// READs and WRITEs that its threads posted for bodies.
+    pub(crate) fn transfers(&self) -> u64 {
+        self.loops.iter().map(|one| one.daemon.worker_stats().bodies.pieces).sum()
+    }
+
     /// A turn of its first thread alone, and what came of it.
     pub(crate) fn step(&mut self, now_ns: u64) -> usize {
         self.loops[0].daemon.step(now_ns)

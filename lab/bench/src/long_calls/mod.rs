@@ -352,4 +352,18 @@ mod tests {
             assert!(costs.page_faults < 1.0, "{way:?}: {costs:?}");
         }
     }
+
+    /// Answers of daemons that the ring takes come ahead, though the caller said nothing of their length: as few turns
+    /// as between workers, of which the caller said it.
+    #[test]
+    fn a_call_whose_bodies_the_ring_takes_needs_no_read() {
+        let nic = Selection::with_settings("soft", std::collections::BTreeMap::new());
+        for len_bytes in [4 << 10, 8 << 10] {
+            for way in [LongCallWay::Rpc, LongCallWay::Daemons] {
+                let costs = long_call_costs(&nic, way, len_bytes, 20, None).unwrap().unwrap();
+                assert_eq!((costs.reads, costs.read_bytes), (0.0, 0.0), "{way:?}: {costs:?}");
+                assert!(costs.turns <= 4.0, "{way:?}: {costs:?}");
+            }
+        }
+    }
 }
