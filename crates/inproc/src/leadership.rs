@@ -126,12 +126,14 @@ impl Leadership {
         LeaderProgress(self.steps.load(Ordering::Relaxed) & !ASLEEP)
     }
 
-    /// The watcher is about to sleep; `false`: the leader has gone on since it looked. It is woken when a step begins
-    /// and when the term ends, and says then that it is [awake](Self::awake).
+    /// The watcher is about to sleep; `false`: the leader has gone on since it looked, or a step runs. It is woken when a
+    /// step begins and when the term ends, and says then that it is [awake](Self::awake).
     #[must_use]
     pub fn fall_asleep(&self, seen: LeaderProgress) -> bool {
         let to = seen.0 | ASLEEP;
-        self.steps.compare_exchange(seen.0, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        // The wakeup of a step that runs is over.
+        seen.step().is_none()
+            && self.steps.compare_exchange(seen.0, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// The watcher sleeps no longer.

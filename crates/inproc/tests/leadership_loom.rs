@@ -116,8 +116,8 @@ fn a_watcher_that_sleeps_hears_of_a_step_and_of_the_end_of_the_term() {
                 parts.park();
             }
             parts.leadership.awake();
+            assert!(parts.leadership.look() != seen || !parts.leadership.is_led());
         }
-        assert!(parts.leadership.look() != seen || !parts.leadership.is_led());
         assert!(leader.join().unwrap());
     });
 }

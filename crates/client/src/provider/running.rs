@@ -193,11 +193,11 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
     fn watch(&self) {
         let (mut seen, mut idle_looks) = (self.leadership.look(), 0);
         loop {
-            if idle_looks < IDLE_LOOKS_MAX {
-                thread::park_timeout(LOOK);
-            } else if self.leadership.fall_asleep(seen) {
+            if idle_looks >= IDLE_LOOKS_MAX && self.leadership.fall_asleep(seen) {
                 thread::park();
                 self.leadership.awake();
+            } else {
+                thread::park_timeout(LOOK);
             }
             if !self.leadership.is_led() {
                 return;
