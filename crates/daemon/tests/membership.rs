@@ -477,7 +477,7 @@ fn an_echo_that_took_too_long_brings_nobody_up() {
     let up =
         Heartbeat { epoch: 5, peer_epoch: 100, sent_ns: 9, echo_ns: MS, ..Heartbeat::default() };
     // The daemon runs all the while.
-    let looks = (0..=CONFIG.suspect_after_ns).step_by(100 * MS as usize);
+    let looks = (0..=CONFIG.suspect_after_ns).step_by(100_000_000);
     looks.for_each(|later_ns| detector.handle_timeout(MS + later_ns));
     detector.handle_heartbeat(1, up, MS + CONFIG.suspect_after_ns);
     assert_eq!(detector.state(1), PeerState::Down);

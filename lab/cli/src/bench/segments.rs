@@ -341,9 +341,12 @@ fn median_of(outcomes: &[Outcome], of: impl Fn(&Outcome) -> f64) -> f64 {
     median(&mut outcomes.iter().map(of).collect::<Vec<_>>())
 }
 
+/// A segment, the benchmark that measured it, and its time in nanoseconds.
+type Part = (&'static str, &'static str, fn(&Segments) -> f64);
+
 fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
     let mut segments = Table::new(2, ["segment", "of", "ns"]);
-    let parts: [(&str, &str, fn(&Segments) -> f64); 7] = [
+    let parts: [Part; 7] = [
         ("client and daemon, one call", "bench ipc", |s| s.ipc_trip),
         ("client and daemon, busy", "bench ipc", |s| s.ipc),
         ("NIC, one message and its answer", "bench verbs", |s| s.raw_trip),
