@@ -29,7 +29,7 @@ pub enum Wait {
     Adaptive {
         /// Polls, about 20 ns each, before it yields.
         spins: u32,
-        /// Polls with `sched_yield(2)` before it sleeps.
+        /// Polls with `sched_yield(2)` before it sleeps; with `u32::MAX` it never sleeps.
         yields: u32,
     },
     /// Sleeps at once.
@@ -77,6 +77,8 @@ pub struct Idle {
     begin_ns: u64,
     /// How long it polled; 0: it polls still.
     polled_ns: u64,
+    /// The end of its latest yield that was timed; 0: none was.
+    yielded_ns: u64,
 }
 
 /// How far a wait has come.
@@ -115,7 +117,8 @@ impl Idle {
             WaitState::Begins | WaitState::Polls => waited_ns,
         };
         self.choice.end((waited_ns, polled_ns), pieces, now_ns);
-        (self.begin_ns, self.polled_ns, self.state) = (0, 0, WaitState::Begins);
+        (self.begin_ns, self.polled_ns, self.yielded_ns) = (0, 0, 0);
+        self.state = WaitState::Begins;
     }
 
     /// A poll found nothing, but what the thread waits for is due at any moment: spins once, also on a
@@ -140,7 +143,7 @@ impl Idle {
             Wait::Adaptive { spins, yields } => (spins, yields),
             Wait::Block => return IdleStep::Sleep,
         };
-        if !self.choice.polls() && self.sleeps() {
+        if !self.choice.polls() && yields != u32::MAX && self.sleeps() {
             return IdleStep::Sleep;
         }
         if self.polls <= spins && !self.contention.is_contended() {
@@ -153,14 +156,13 @@ impl Idle {
         if self.yields == yields {
             return self.fall_asleep();
         }
-        if wait == Wait::Busy {
-            self.polls = 0;
+        if yields == u32::MAX {
+            self.polls = if wait == Wait::Busy { 0 } else { self.polls };
             self.contention.yield_core();
-        } else {
-            self.yields += 1;
-            self.yield_core();
+            return IdleStep::Yielded;
         }
-        IdleStep::Yielded
+        self.yields += 1;
+        self.yield_core()
     }
 
     /// Whether the thread, which does not poll as others do, sleeps in this wait.
@@ -190,13 +192,19 @@ impl Idle {
         IdleStep::Sleep
     }
 
-    fn yield_core(&mut self) {
-        let Some(Timed { before_ns, after_ns }) = self.contention.yield_core() else { return };
-        self.begin(before_ns);
-        let polled_ns = after_ns.saturating_sub(self.begin_ns);
-        if self.choice.polled(polled_ns, after_ns) {
-            (self.polled_ns, self.state) = (polled_ns, WaitState::Sleeps);
+    /// Yields the core, unless the yields so far were dear and the poll after them has found nothing.
+    fn yield_core(&mut self) -> IdleStep {
+        let polled_ns = self.yielded_ns.saturating_sub(self.begin_ns);
+        if self.choice.polled(polled_ns, self.yielded_ns) {
+            self.polled_ns = polled_ns;
+            self.state = WaitState::Sleeps;
+            return IdleStep::Sleep;
         }
+        if let Some(Timed { before_ns, after_ns }) = self.contention.yield_core() {
+            self.begin(before_ns);
+            self.yielded_ns = after_ns;
+        }
+        IdleStep::Yielded
     }
 }
 
@@ -248,5 +256,43 @@ mod tests {
         (0..3).for_each(|_| assert!(idle.spin()));
         idle.contention = CoreContention::new(false);
         assert_eq!(idle.step(Wait::Adaptive { spins: 3, yields: 0 }), IdleStep::Sleep);
+    }
+
+    /// A thread whose core others had for milliseconds in its latest yield.
+    fn after_a_long_yield(waits_for: WaitsFor) -> Idle {
+        let now_ns = clock::now_ns();
+        let contention = CoreContention::new(true);
+        let begin_ns = now_ns - 5_000_000;
+        Idle { contention, begin_ns, yielded_ns: now_ns, yields: 1, ..Idle::new(waits_for) }
+    }
+
+    const PATIENT: Wait = Wait::Adaptive { spins: 0, yields: 64 };
+
+    #[test]
+    fn a_server_sleeps_if_a_long_yield_brought_nothing_or_little() {
+        let mut idle = after_a_long_yield(WaitsFor::Requests);
+        assert_eq!((idle.step(PATIENT), idle.step(PATIENT)), (IdleStep::Sleep, IdleStep::Sleep));
+        let mut idle = after_a_long_yield(WaitsFor::Requests);
+        idle.found(1);
+        assert_eq!(idle.step(PATIENT), IdleStep::Sleep);
+        assert!(!idle.spin());
+    }
+
+    #[test]
+    fn a_server_polls_on_if_a_long_yield_brought_much() {
+        let mut idle = after_a_long_yield(WaitsFor::Requests);
+        idle.found(500);
+        assert_eq!(idle.step(PATIENT), IdleStep::Yielded);
+    }
+
+    #[test]
+    fn a_thread_that_never_sleeps_yields_whatever_that_costs() {
+        for wait in [Wait::Busy, Wait::Adaptive { spins: 0, yields: u32::MAX }] {
+            let mut idle = after_a_long_yield(WaitsFor::Requests);
+            assert_eq!(idle.step(wait), IdleStep::Yielded, "{wait:?}");
+            idle.found(1);
+            idle.contention = CoreContention::new(true);
+            assert_eq!(idle.step(wait), IdleStep::Yielded, "{wait:?}");
+        }
     }
 }
