@@ -464,6 +464,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         }
         let times = [self.links.next_ns(), self.worker.wake_ns()];
         let next_ns = times.into_iter().flatten().min().unwrap_or(u64::MAX);
+        let next_ns = next_ns.min(self.bulk.registering_look_ns());
         // Providers and waiting calls have deadlines that only the control look sees.
         if self.dispatcher.open() + self.bulk.open() > 0 {
             next_ns.min(self.control_ns)

@@ -310,15 +310,17 @@ fn a_registration_that_takes_long_stops_no_call() {
                 others.iter_mut().for_each(|other| assert!(other.ping(rank, b"there").is_ok()));
             }
             assert!(!lends.is_finished(), "it waits for the kernel");
-            // Who gives up meanwhile gets nothing, and leaves nothing.
+            // A client that is gone, and one whose deadline has passed, get nothing, and leave nothing.
             let impatient = || ClientConfig { timeout: SHORT, ..ClientConfig::default() };
-            let mut gone = Client::connect(&serving.runtime.socket(), impatient()).unwrap();
-            assert!(gone.bulk(2 * MIB).is_err());
-            eventually(|| counter(serving, Counter::BulkHeld) == 3 * MIB);
+            let connect = || Client::connect(&serving.runtime.socket(), impatient()).unwrap();
+            let [mut gone, mut late] = [connect(), connect()];
+            assert!(gone.bulk(2 * MIB).is_err() && late.bulk(4 * MIB).is_err());
+            eventually(|| counter(serving, Counter::BulkHeld) == 7 * MIB);
             drop(gone);
             is_done.store(true, Ordering::Release);
             assert_eq!(lends.join().unwrap(), MIB);
             eventually(|| counter(serving, Counter::BulkHeld) == 0);
+            assert!(late.ping(0, b"there").is_ok());
         });
     });
 }

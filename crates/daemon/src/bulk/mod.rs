@@ -117,9 +117,14 @@ impl From<Status> for Answer {
     }
 }
 
-/// Memory that is being registered, and who asked.
+/// Time between two looks of a daemon without other work at memory that is being registered.
+const REGISTERING_LOOK_NS: u64 = 1_000_000;
+
+/// Memory that is being registered, and its client's call.
 struct AskedRegion<N: Nic, P: ClientPort> {
     reply_to: P::ReplyTo,
+    /// The client waits no longer: the memory is given back then.
+    deadline_ns: u64,
     registering: Registering<N, P::Client>,
 }
 
@@ -128,6 +133,8 @@ pub(crate) struct Bulk<N: Nic, P: ClientPort> {
     regions: Regions<N, P::Client>,
     /// Memory that is being registered.
     registering: Vec<AskedRegion<N, P>>,
+    /// Time of the next look at it; `u64::MAX`: there is none.
+    registering_look_ns: u64,
     lent: SlotTable<Lent<P>>,
     works: SlotTable<Work<P>>,
     /// Deadlines of `works`.
@@ -154,6 +161,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         Self {
             regions: Regions::new(limits, processes),
             registering: Vec::new(),
+            registering_look_ns: u64::MAX,
             lent: SlotTable::bounded(LENT_MAX),
             works: SlotTable::bounded(WORKS_MAX),
             work_deadlines: Wheel::default(),
@@ -178,6 +186,12 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     #[inline]
     pub(crate) fn open(&self) -> usize {
         self.lent.len() + self.works.len() + self.registering.len()
+    }
+
+    /// Time of the next look at memory that is being registered; `u64::MAX` if there is none.
+    #[inline]
+    pub(crate) fn registering_look_ns(&self) -> u64 {
+        self.registering_look_ns
     }
 
     /// Handles what came in this turn, and moves what is to be moved. Returns how much was done.
@@ -216,21 +230,31 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         done
     }
 
-    /// Tells clients of memory that is registered by now.
+    /// Answers clients whose memory is registered by now. Memory of a client that is gone, or that waits no longer, is
+    /// given back.
     fn end_registrations(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
         let before = self.registering.len();
         let Self { registering, regions, .. } = self;
         registering.retain_mut(|asked| {
             let reply_to = asked.reply_to;
-            let is_there = turn.port.is_there(P::client_of(reply_to));
-            let Some(ended) = regions.end(&mut asked.registering, is_there) else { return true };
-            match ended {
-                Ok(key) => turn.reply(reply_to, Status::Ok, &key.to_u64().to_le_bytes()),
-                Err(status) if is_there => turn.reply(reply_to, status, &[]),
-                Err(_) => {}
+            let unwanted = if !turn.port.is_there(P::client_of(reply_to)) {
+                Some(Status::Cancelled)
+            } else if turn.now_ns() >= asked.deadline_ns {
+                Some(Status::DeadlineExceeded)
+            } else {
+                None
+            };
+            match regions.end(&mut asked.registering, unwanted) {
+                None => return true,
+                Some(Ok(key)) => turn.reply(reply_to, Status::Ok, &key.to_u64().to_le_bytes()),
+                Some(Err(Status::Cancelled)) => {}
+                Some(Err(status)) => turn.reply(reply_to, status, &[]),
             }
             false
         });
+        let is_over = self.registering.is_empty();
+        self.registering_look_ns =
+            if is_over { u64::MAX } else { turn.now_ns() + REGISTERING_LOOK_NS };
         before - self.registering.len()
     }
 
@@ -255,8 +279,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 let Some(fd) = turn.port.take_descriptor(client) else {
                     return Status::InvalidArgument.into();
                 };
+                let deadline_ns = message.request.deadline_ns;
                 self.regions.begin(turn.worker, client, maker, fd, word(0)).map(|registering| {
-                    self.registering.push(AskedRegion { reply_to, registering });
+                    self.registering.push(AskedRegion { reply_to, deadline_ns, registering });
                     Answer::Later
                 })
             }

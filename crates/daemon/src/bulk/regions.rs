@@ -114,16 +114,16 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
         Ok(Registering { client, maker, len_bytes, registration })
     }
 
-    /// The region, once it is registered; `None`: not yet. A client that is gone by then gets none.
+    /// The region, once it is registered; `None`: not yet. No client gets a region that is `unwanted` by then.
     ///
     /// # Errors
     ///
     /// [`Status::InvalidArgument`]: the memory is not as it must be; [`Status::Unimplemented`]: the NIC lends
-    /// none; [`Status::ResourceExhausted`]; [`Status::Cancelled`]: the client is gone.
+    /// none; [`Status::ResourceExhausted`]; the reason for which the region is unwanted.
     pub(super) fn end(
         &mut self,
         registering: &mut Registering<N, C>,
-        is_there: bool,
+        unwanted: Option<Status>,
     ) -> Option<Result<Key, Status>> {
         let ended = registering.registration.poll()?;
         let &mut Registering { client, maker, len_bytes, .. } = registering;
@@ -131,7 +131,7 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
             tracing::warn!(%error, "memory of a process is not registered");
             status_of(&error)
         });
-        let made = if is_there { made } else { Err(Status::Cancelled) };
+        let made = unwanted.map_or(made, Err);
         let made = made.and_then(|region| {
             let entry = Entry { client, maker, region, len_bytes, uses: 0, is_forgotten: false };
             self.table.insert(entry).map_err(|_| Status::ResourceExhausted)
@@ -259,7 +259,7 @@ mod tests {
             len_bytes: u64,
         ) -> Result<Key, Status> {
             let mut registering = self.begin(worker, client, maker, fd, len_bytes)?;
-            self.end(&mut registering, true).unwrap()
+            self.end(&mut registering, None).unwrap()
         }
     }
 
