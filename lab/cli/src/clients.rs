@@ -8,7 +8,8 @@ use measure::{cores::Cores, results::Results, schedule};
 use nics::Selection;
 
 use crate::{bench::shown, output};
-use command::exit::UsageError;
+use command::{exit::UsageError, interrupt::stop_at_signal};
+use memory::sync::Ordering;
 
 /// Name of the hidden command that is a client.
 pub(crate) const CLIENT_COMMAND: &str = "bench-client";
@@ -78,12 +79,15 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
     let nic = Selection::from_env();
     let header = output::header("clients", nic.name(), cores, "nothing".to_owned());
     let progress = shown::progress_bar(cells.len() * (runs + 1));
+    let stop = stop_at_signal()?;
     let samples = schedule::interleave(&mut clients, runs, |cell| {
         progress.set_message(cells[cell].name.clone());
         progress.inc(1);
+        !stop.load(Ordering::Relaxed)
     });
     progress.finish_and_clear();
-    let mut results = Results::new(header, &cells, &samples?, &[]);
+    let samples = shown::unless_interrupted(&stop, samples)?;
+    let mut results = Results::new(header, &cells, &samples, &[]);
     results.notes.extend(clients.absent.iter().cloned());
     results.notes.extend(NOTES.map(str::to_owned));
     shown::write(&results, args.by_pace, shown::Files { json: args.json.as_deref(), html: None })

@@ -85,7 +85,7 @@ pub fn shuffled(len: usize, round: usize) -> Vec<usize> {
 }
 
 /// Prepares every cell, then runs all of them in `rounds` rounds, each in an order of its own. `step` is called before each
-/// sample (preparation included) with the cell.
+/// sample (preparation included) with the cell, and says whether to go on: `None` if it did not.
 ///
 /// # Errors
 ///
@@ -93,17 +93,21 @@ pub fn shuffled(len: usize, round: usize) -> Vec<usize> {
 pub fn interleave<W: Experiment>(
     workload: &mut W,
     rounds: usize,
-    mut step: impl FnMut(usize),
-) -> Result<Vec<Sample>, W::Error> {
+    mut step: impl FnMut(usize) -> bool,
+) -> Result<Option<Vec<Sample>>, W::Error> {
     for cell in 0..workload.cells() {
-        step(cell);
+        if !step(cell) {
+            return Ok(None);
+        }
         workload.prepare(cell)?;
     }
     let mut samples = Vec::new();
     for round in 0..rounds {
         let mut before_ns = workload.probe()?;
         for cell in shuffled(workload.cells(), round) {
-            step(cell);
+            if !step(cell) {
+                return Ok(None);
+            }
             let value = workload.sample(cell)?;
             let per_batch = workload.per_batch();
             let after_ns = workload.probe()?;
@@ -112,7 +116,7 @@ pub fn interleave<W: Experiment>(
             before_ns = after_ns;
         }
     }
-    Ok(samples)
+    Ok(Some(samples))
 }
 
 #[cfg(test)]
@@ -158,7 +162,7 @@ mod tests {
     fn cells_take_turns_and_each_sample_lies_between_two_probes() {
         let mut script =
             script(&[100., 110., 480., /**/ 490., 490., 300., /**/ 90., 90., 90.]);
-        let samples = interleave(&mut script, 3, |_| {}).unwrap();
+        let samples = interleave(&mut script, 3, |_| true).unwrap().unwrap();
         let orders = (0..3).flat_map(|round| shuffled(2, round)).collect::<Vec<_>>();
         assert_eq!(script.samples, orders);
         assert_eq!(script.probes.len(), 0, "one probe per sample and one per round");
@@ -190,9 +194,23 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_stopped_has_no_samples() {
+        for allowed in 0..8_usize {
+            let mut script = script(&[100.; 9]);
+            let mut steps = 0;
+            let samples = interleave(&mut script, 3, |_| {
+                steps += 1;
+                steps <= allowed
+            });
+            assert_eq!(samples, Ok(None));
+            assert_eq!(script.samples.len(), allowed.saturating_sub(2), "two are prepared first");
+        }
+    }
+
+    #[test]
     fn the_first_wrong_sample_ends_the_run() {
         let mut script = Script { fail_at: Some(2), ..script(&[100.; 9]) };
-        assert_eq!(interleave(&mut script, 3, |_| {}), Err(2));
+        assert_eq!(interleave(&mut script, 3, |_| true), Err(2));
         assert_eq!(script.samples.len(), 2);
     }
 }

@@ -61,15 +61,15 @@ impl Language {
 fn driver_of_c() -> Option<&'static Path> {
     static DRIVER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
-        let folder = env::temp_dir().join(format!("copyrpc-promises-c-{}", process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        let built = compile(tool("cc")?, &root().join("tests/promises/driver.c"), &folder);
-        // The process of the tests may be killed: what it leaves lies where cargo cleans up.
-        let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("promises-driver");
-        fs::create_dir_all(&kept).unwrap();
-        let kept = kept.join(format!("driver-{}", process::id()));
-        fs::copy(&built, &kept).unwrap();
-        Some(kept)
+        // The program looks for the library in this folder, which is where cargo cleans up.
+        let drivers = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("promises-driver");
+        let folder = drivers.join(process::id().to_string());
+        for old in fs::read_dir(&drivers).into_iter().flatten().flatten() {
+            if !Path::new("/proc").join(old.file_name()).exists() {
+                let _ = fs::remove_dir_all(old.path());
+            }
+        }
+        Some(compile(tool("cc")?, &root().join("tests/promises/driver.c"), &folder))
     });
     driver.as_deref()
 }

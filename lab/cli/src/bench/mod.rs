@@ -22,7 +22,8 @@ use measure::{
 use nics::Selection;
 use protocols::Protocol;
 
-use command::{exit::UsageError, knobs, nic, table::table};
+use command::{exit::UsageError, interrupt::stop_at_signal, knobs, nic, table::table};
+use memory::sync::Ordering;
 
 use crate::output;
 
@@ -360,13 +361,16 @@ impl Session {
         let header = output::header(bench, nic, self.allowed, self.cores.to_string());
         let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
         let progress = shown::progress_bar(self.cells.len() * (runs + 1));
+        let stop = stop_at_signal()?;
         let cells = &self.cells;
         let samples = schedule::interleave(&mut self.suite, runs, |cell| {
             progress.set_message(cells[cell].name.clone());
             progress.inc(1);
+            !stop.load(Ordering::Relaxed)
         });
         progress.finish_and_clear();
-        let mut results = Results::new(header, cells, &samples?, aims);
+        let samples = shown::unless_interrupted(&stop, samples)?;
+        let mut results = Results::new(header, cells, &samples, aims);
         for (index, cell) in cells.iter().enumerate() {
             results.set_events(&cell.name, self.suite.events(index));
         }

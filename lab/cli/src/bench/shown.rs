@@ -8,13 +8,30 @@ use std::{
 use anyhow::Context as _;
 use command::output::{write_file, write_stdout};
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::results::Results;
+use measure::{results::Results, schedule::Sample};
+use memory::sync::{AtomicBool, Ordering};
 
 /// Steps, and a message about the one that is done now. On standard error, if that is a terminal.
 pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
     ProgressBar::new(steps as u64)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// The samples of a run that no signal has stopped. Processes of the terminal get the signal too, so it is the cause of
+/// an error that the run may have met.
+pub(crate) fn unless_interrupted<E>(
+    stop: &AtomicBool,
+    samples: Result<Option<Vec<Sample>>, E>,
+) -> anyhow::Result<Vec<Sample>>
+where
+    anyhow::Error: From<E>,
+{
+    match samples {
+        _ if stop.load(Ordering::Relaxed) => anyhow::bail!("interrupted: no samples are shown"),
+        Ok(samples) => samples.context("the run was stopped"),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Files that results go to, beside standard output.
