@@ -357,7 +357,7 @@ impl Driver {
                 return;
             }
             if count > 0 {
-                self.idle.found(count);
+                self.idle.reset();
             } else if self.idle.step(wait) == IdleStep::Sleep {
                 self.rest();
             }

@@ -8,7 +8,7 @@ use std::{
 
 use os::{
     clock::{self, PollClock, duration_ns},
-    idle::{Idle, IdleStep, Wait, WaitsFor},
+    idle::{Idle, IdleStep, Wait},
 };
 use rpc::{Config as WorkerConfig, Worker};
 use rustix::{
@@ -156,13 +156,13 @@ impl<N: Nic> Daemon<N, IpcPort, UdpControl> {
         // A turn that finds nothing costs no more than a look at the clock, so few of those look. After
         // work, and after others had the core, the time is right.
         let mut clock = PollClock::new();
-        let (mut idle, wait) = (Idle::new(WaitsFor::Requests), idle_of(policy));
+        let (mut idle, wait) = (Idle::default(), idle_of(policy));
         while !is_over(self) {
             let now_ns = clock.now_ns();
-            let found = self.step(now_ns);
-            if found > 0 {
-                idle.found(found);
-            } else if wait != Wait::Block && self.expects_answers(now_ns) && idle.spin() {
+            if self.step(now_ns) > 0 {
+                idle.reset();
+            } else if wait != Wait::Block && self.expects_answers(now_ns) {
+                idle.spin();
                 continue;
             } else {
                 match idle.step(wait) {

@@ -214,7 +214,7 @@ impl World {
         if self.server.is_clock_due() && self.server.tick(self.now_ns) {
             self.server.housekeep(self.now_ns);
         }
-        self.empty_turns = if self.server.last_requests() > 0 { 0 } else { self.empty_turns + 1 };
+        self.empty_turns = if self.server.was_busy() { 0 } else { self.empty_turns + 1 };
         if self.empty_turns > 20 && (self.deferred.is_empty() || self.rng.one_in(8)) {
             self.empty_turns = 0;
             if self.server.arm() {

@@ -2,13 +2,7 @@
 
 use memory::sync::hint;
 
-use crate::{
-    clock,
-    contention::{CoreContention, Timed},
-    wait_choice::WaitChoice,
-};
-
-pub use crate::wait_choice::WaitsFor;
+use crate::contention::CoreContention;
 
 /// The waiting mode of a process. Chosen per process, not per call.
 ///
@@ -25,11 +19,11 @@ pub enum Wait {
     /// few cores, and after each poll on a contended one. For a thread with a core of its own.
     Busy,
     /// Polls `spins` times, then yields the core `yields` times, then sleeps in the kernel. On a
-    /// contended core it does not spin, and beside threads that compute it sleeps at once.
+    /// contended core it does not spin.
     Adaptive {
         /// Polls, about 20 ns each, before it yields.
         spins: u32,
-        /// Polls with `sched_yield(2)` before it sleeps; with `u32::MAX` it never sleeps.
+        /// Polls with `sched_yield(2)` before it sleeps.
         yields: u32,
     },
     /// Sleeps at once.
@@ -58,80 +52,27 @@ pub enum IdleStep {
     Sleep,
 }
 
-/// A poll that finds nothing for the so many-th time in a row reads the clock: how long the wait lasts is measured from
-/// then on. Shorter waits are not dear.
-const CLOCK_POLLS: u32 = 256;
-
-/// Counts empty polls in a row, and learns from what waits cost whether to poll at all.
-///
-/// A thread of [`Wait::Adaptive`] that lost milliseconds to threads that compute sleeps at once, until it finds that
-/// polling is cheap again: it looks once in 16 times of what the last look cost.
+/// Counts empty polls in a row.
 #[derive(Debug, Default)]
 pub struct Idle {
     polls: u32,
     yields: u32,
     contention: CoreContention,
-    choice: WaitChoice,
-    state: WaitState,
-    /// When the wait began, about; 0: it is not known.
-    begin_ns: u64,
-    /// How long it polled; 0: it polls still.
-    polled_ns: u64,
-    /// The end of its latest yield that was timed; 0: none was.
-    yielded_ns: u64,
-}
-
-/// How far a wait has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum WaitState {
-    /// It has not begun, or it polls as all do that learned nothing else.
-    #[default]
-    Begins,
-    /// It polls, to compare.
-    Polls,
-    Sleeps,
 }
 
 impl Idle {
-    /// Of a thread that waits for this.
-    #[must_use]
-    pub fn new(waits_for: WaitsFor) -> Self {
-        Self { choice: WaitChoice::new(waits_for), ..Self::default() }
-    }
-
-    /// A poll found work: so many pieces.
+    /// A poll found work.
     #[inline(always)]
-    pub fn found(&mut self, pieces: usize) {
-        if self.begin_ns != 0 {
-            self.learn(pieces);
-        }
+    pub fn reset(&mut self) {
         (self.polls, self.yields) = (0, 0);
     }
 
-    #[cold]
-    fn learn(&mut self, pieces: usize) {
-        let now_ns = clock::now_ns();
-        let waited_ns = now_ns.saturating_sub(self.begin_ns);
-        let polled_ns = match self.state {
-            WaitState::Sleeps => self.polled_ns,
-            WaitState::Begins | WaitState::Polls => waited_ns,
-        };
-        self.choice.end((waited_ns, polled_ns), pieces, now_ns);
-        (self.begin_ns, self.polled_ns, self.yielded_ns) = (0, 0, 0);
-        self.state = WaitState::Begins;
-    }
-
     /// A poll found nothing, but what the thread waits for is due at any moment: spins once, also on a
-    /// contended core. Returns `false`, without a spin, on a thread for which polling is dear: it is to [step](Self::step).
+    /// contended core.
     #[inline(always)]
-    #[must_use]
-    pub fn spin(&mut self) -> bool {
-        if !self.choice.polls() {
-            return false;
-        }
+    pub fn spin(&mut self) {
         self.polls = self.polls.saturating_add(1);
         hint::spin_loop();
-        true
     }
 
     /// A poll found nothing. Spins or yields once, or tells the caller to sleep.
@@ -141,69 +82,21 @@ impl Idle {
         let (spins, yields) = match wait {
             Wait::Busy => (BUSY_SPINS - 1, u32::MAX),
             Wait::Adaptive { spins, yields } => (spins, yields),
-            Wait::Block => return IdleStep::Sleep,
+            Wait::Block => (0, 0),
         };
-        if !self.choice.polls() && yields != u32::MAX && self.sleeps() {
-            return IdleStep::Sleep;
-        }
         if self.polls <= spins && !self.contention.is_contended() {
-            if self.polls == CLOCK_POLLS && wait != Wait::Busy {
-                self.begin(clock::now_ns());
-            }
             hint::spin_loop();
             return IdleStep::Spun;
         }
         if self.yields == yields {
-            return self.fall_asleep();
-        }
-        if yields == u32::MAX {
-            self.polls = if wait == Wait::Busy { 0 } else { self.polls };
-            self.contention.yield_core();
-            return IdleStep::Yielded;
-        }
-        self.yields += 1;
-        self.yield_core()
-    }
-
-    /// Whether the thread, which does not poll as others do, sleeps in this wait.
-    #[cold]
-    fn sleeps(&mut self) -> bool {
-        if self.state == WaitState::Begins {
-            let now_ns = clock::now_ns();
-            self.begin(now_ns);
-            let sleeps = self.choice.begin(now_ns);
-            self.state = if sleeps { WaitState::Sleeps } else { WaitState::Polls };
-        }
-        self.state == WaitState::Sleeps
-    }
-
-    fn begin(&mut self, now_ns: u64) {
-        if self.begin_ns == 0 {
-            self.begin_ns = now_ns;
-        }
-    }
-
-    /// The wait has polled enough.
-    fn fall_asleep(&mut self) -> IdleStep {
-        if self.begin_ns != 0 && self.state != WaitState::Sleeps {
-            self.polled_ns = clock::now_ns().saturating_sub(self.begin_ns);
-            self.state = WaitState::Sleeps;
-        }
-        IdleStep::Sleep
-    }
-
-    /// Yields the core, unless the yields so far were dear and the poll after them has found nothing.
-    fn yield_core(&mut self) -> IdleStep {
-        let polled_ns = self.yielded_ns.saturating_sub(self.begin_ns);
-        if self.choice.polled(polled_ns, self.yielded_ns) {
-            self.polled_ns = polled_ns;
-            self.state = WaitState::Sleeps;
             return IdleStep::Sleep;
         }
-        if let Some(Timed { before_ns, after_ns }) = self.contention.yield_core() {
-            self.begin(before_ns);
-            self.yielded_ns = after_ns;
+        if wait == Wait::Busy {
+            self.polls = 0;
+        } else {
+            self.yields += 1;
         }
+        self.contention.yield_core();
         IdleStep::Yielded
     }
 }
@@ -221,7 +114,7 @@ mod tests {
             steps,
             [IdleStep::Spun, IdleStep::Spun, IdleStep::Yielded, IdleStep::Sleep, IdleStep::Sleep]
         );
-        idle.found(1);
+        idle.reset();
         idle.contention = CoreContention::new(false);
         assert_eq!(idle.step(wait), IdleStep::Spun);
         assert_eq!(Idle::default().step(Wait::Block), IdleStep::Sleep);
@@ -253,46 +146,8 @@ mod tests {
     #[test]
     fn what_is_due_at_any_moment_is_spun_for_and_counts() {
         let mut idle = Idle { contention: CoreContention::new(true), ..Idle::default() };
-        (0..3).for_each(|_| assert!(idle.spin()));
+        (0..3).for_each(|_| idle.spin());
         idle.contention = CoreContention::new(false);
         assert_eq!(idle.step(Wait::Adaptive { spins: 3, yields: 0 }), IdleStep::Sleep);
-    }
-
-    /// A thread whose core others had for milliseconds in its latest yield.
-    fn after_a_long_yield(waits_for: WaitsFor) -> Idle {
-        let now_ns = clock::now_ns();
-        let contention = CoreContention::new(true);
-        let begin_ns = now_ns - 5_000_000;
-        Idle { contention, begin_ns, yielded_ns: now_ns, yields: 1, ..Idle::new(waits_for) }
-    }
-
-    const PATIENT: Wait = Wait::Adaptive { spins: 0, yields: 64 };
-
-    #[test]
-    fn a_server_sleeps_if_a_long_yield_brought_nothing_or_little() {
-        let mut idle = after_a_long_yield(WaitsFor::Requests);
-        assert_eq!((idle.step(PATIENT), idle.step(PATIENT)), (IdleStep::Sleep, IdleStep::Sleep));
-        let mut idle = after_a_long_yield(WaitsFor::Requests);
-        idle.found(1);
-        assert_eq!(idle.step(PATIENT), IdleStep::Sleep);
-        assert!(!idle.spin());
-    }
-
-    #[test]
-    fn a_server_polls_on_if_a_long_yield_brought_much() {
-        let mut idle = after_a_long_yield(WaitsFor::Requests);
-        idle.found(500);
-        assert_eq!(idle.step(PATIENT), IdleStep::Yielded);
-    }
-
-    #[test]
-    fn a_thread_that_never_sleeps_yields_whatever_that_costs() {
-        for wait in [Wait::Busy, Wait::Adaptive { spins: 0, yields: u32::MAX }] {
-            let mut idle = after_a_long_yield(WaitsFor::Requests);
-            assert_eq!(idle.step(wait), IdleStep::Yielded, "{wait:?}");
-            idle.found(1);
-            idle.contention = CoreContention::new(true);
-            assert_eq!(idle.step(wait), IdleStep::Yielded, "{wait:?}");
-        }
     }
 }

@@ -34,4 +34,3 @@ pub mod unix;
 
 mod peercred;
 mod ready;
-mod wait_choice;

@@ -144,7 +144,7 @@ impl<C> Pipeline<C> {
             is_gone |= session.gone().is_some();
         }
         if ended > 0 {
-            self.ipc.end_idle(ended);
+            self.ipc.reset_idle();
         }
         if is_gone {
             self.direct.close_gone();

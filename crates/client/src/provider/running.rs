@@ -268,7 +268,7 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
                 shared.answer(request, status, answer);
             }
             shared.session.ipc.flush();
-            shared.session.rest(count);
+            shared.session.rest(count > 0);
         }
         self.end_term();
         self.attendant.unpark();

@@ -9,10 +9,7 @@ use std::{
 };
 
 use ipc::{Filled, Filler};
-use os::{
-    clock,
-    idle::{Idle, WaitsFor},
-};
+use os::{clock, idle::Idle};
 use proto::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -154,7 +151,7 @@ impl Session {
             looks: 0,
             stop_by_ns: None,
             made: Made::default(),
-            idle: Idle::new(WaitsFor::Requests),
+            idle: Idle::default(),
             attempts: 0,
             ipc,
         };
@@ -248,7 +245,7 @@ impl Session {
                 Ok(()) if is_over => break,
                 Ok(()) => {}
             }
-            self.rest(count);
+            self.rest(count > 0);
         }
         self.hand_over();
         Ok(())
@@ -304,7 +301,7 @@ impl Session {
                 Ok(()) if is_over => break,
                 Ok(()) => {}
             }
-            self.rest(count);
+            self.rest(count > 0);
         }
         self.hand_over();
         Ok(())

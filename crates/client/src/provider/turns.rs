@@ -73,7 +73,7 @@ impl Session {
         let read = if is_stopped { Ok(0) } else { self.take_requests(take) };
         let turned = turn();
         match read.and_then(|taken| Ok(taken + self.send_answers()?)) {
-            Ok(count) => self.rest(count + turned),
+            Ok(count) => self.rest(count + turned > 0),
             Err(error) if is_stopped => return Err(error.into()),
             Err(error) => self.recover(error, turn)?,
         }
@@ -160,10 +160,10 @@ impl Session {
         Ok(())
     }
 
-    /// After a turn that found so much: looks again at once if it found something, else spins, yields or sleeps as configured.
-    pub(super) fn rest(&mut self, found: usize) {
-        if found > 0 {
-            self.idle.found(found);
+    /// After a turn: looks again at once if it did something, else spins, yields or sleeps as configured.
+    pub(super) fn rest(&mut self, has_worked: bool) {
+        if has_worked {
+            self.idle.reset();
             return self.tell_counts(false);
         }
         if let IdleStep::Sleep = self.idle.step(self.config.wait) {

@@ -254,13 +254,11 @@ fn take_turns(
 ) -> Fallible<()> {
     server.join(&meeting.roster()?, clock::deadline_ns(PATIENCE))?;
     meeting.leave(&format!("joined-{rank}"), &Contact::default())?;
-    let mut idle = ThreadIdle::of_server(wait);
+    let mut idle = ThreadIdle::new(wait);
     while !is_over() {
-        let handled = server.turn(BATCH)?.handled;
-        if handled > 0 {
-            idle.found(handled);
-        } else if !(idle.is_adaptive() && server.is_expecting() && idle.spin())
-            && idle.is_to_sleep() {
+        if server.turn(BATCH)?.handled > 0 {
+            idle.reset();
+        } else if !(idle.is_adaptive() && server.is_expecting()) && idle.is_to_sleep() {
             server.wait(clock::deadline_ns(NAP))?;
         }
     }
@@ -347,7 +345,7 @@ impl<C: Client> Window<C> {
             return Err(wrong.into());
         }
         if found > 0 {
-            self.idle.found(1);
+            self.idle.reset();
         } else if self.idle.is_to_sleep() {
             self.client.wait(clock::deadline_ns(NAP))?;
         }

@@ -1,6 +1,6 @@
 //! How a thread waits after a poll that found nothing.
 
-use os::idle::{self, IdleStep, WaitsFor};
+use os::idle::{self, IdleStep};
 
 use super::Counters;
 use crate::words::words;
@@ -53,22 +53,16 @@ pub struct ThreadIdle {
 }
 
 impl ThreadIdle {
-    /// Of a thread that waits in this way for answers.
+    /// Of a thread that waits in this way.
     #[must_use]
     pub fn new(wait: Wait) -> Self {
         Self { wait, idle: idle::Idle::default(), yields: 0 }
     }
 
-    /// Of a thread that waits in this way for requests of others.
-    #[must_use]
-    pub fn of_server(wait: Wait) -> Self {
-        Self { idle: idle::Idle::new(WaitsFor::Requests), ..Self::new(wait) }
-    }
-
-    /// A poll found so much.
+    /// A poll found something.
     #[inline]
-    pub fn found(&mut self, pieces: usize) {
-        self.idle.found(pieces);
+    pub fn reset(&mut self) {
+        self.idle.reset();
     }
 
     /// A poll found nothing. If this returns `true`, the caller is to sleep; else it polls again.
@@ -78,13 +72,6 @@ impl ThreadIdle {
         let step = self.idle.step(self.wait.policy());
         self.yields += u64::from(step == IdleStep::Yielded);
         step == IdleStep::Sleep
-    }
-
-    /// A poll found nothing, but something is due at any moment; returns `false` where polling is dear.
-    #[inline]
-    #[must_use]
-    pub fn spin(&mut self) -> bool {
-        self.idle.spin()
     }
 
     /// Adds how often this thread, of a client or a daemon, has yielded its core.
@@ -117,7 +104,7 @@ mod tests {
         let mut idle = ThreadIdle::new(Wait::Adaptive);
         let polls = (1..).find(|_| idle.is_to_sleep()).unwrap();
         assert!((YIELDS + 1..=SPINS + YIELDS + 1).contains(&polls), "{polls}");
-        idle.found(1);
+        idle.reset();
         assert!(!idle.is_to_sleep());
     }
 

@@ -152,7 +152,7 @@ fn run_interval(
         }
         let step = driver.step(client, &clock::now_ns)?;
         if matches!(step, Step::Busy | Step::Sent { .. }) {
-            idle.found(1);
+            idle.reset();
             // Relaxed: a number to be shown, it publishes nothing.
             answered.store(driver.answered(), Ordering::Relaxed);
         }

@@ -3,7 +3,7 @@
 use std::{cell::Cell, rc::Rc, thread, time::Duration};
 
 use measure::events::EventMeter;
-use memory::sync::{AtomicU32, Ordering};
+use memory::sync::{AtomicU32, Ordering, hint};
 use os::{
     child::{ChannelError, ChildChannel, TypedMessageError},
     clock,
@@ -175,7 +175,7 @@ fn serve<B: Backend>(
                 }
             }
             _ => {
-                let idle = ThreadIdle::of_server(config.wait);
+                let idle = ThreadIdle::new(config.wait);
                 let plan = config.workload.series;
                 let mut recorder =
                     plan.map(|plan| RankRecorder::new(plan.slice_ns, server.totals()));
@@ -243,9 +243,9 @@ fn take_turns(
             recorder.turn(clock::now_ns(), turn.handled, server.totals());
         }
         if turn.handled > 0 {
-            idle.found(turn.handled);
-        } else if idle.is_adaptive() && server.is_expecting() && idle.spin() {
-            // The spin was the wait.
+            idle.reset();
+        } else if idle.is_adaptive() && server.is_expecting() {
+            hint::spin_loop();
         } else if !idle.sleeps_at_once() && idle.is_to_sleep() {
             server.wait(clock::deadline_ns(NAP))?;
         }

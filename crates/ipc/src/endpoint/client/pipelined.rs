@@ -261,10 +261,10 @@ impl<C> PipelinedClient<C> {
         self.session.idle_step()
     }
 
-    /// So much was found elsewhere: the next rests are short ones.
+    /// Something was found elsewhere: the next rests are short ones.
     #[inline]
-    pub fn end_idle(&mut self, found: usize) {
-        self.session.end_idle(found);
+    pub fn reset_idle(&mut self) {
+        self.session.reset_idle();
     }
 
     /// Time may have passed: the next empty poll looks at the clock.

@@ -243,7 +243,7 @@ impl<C> ClientSession<C> {
         self.announce();
         let Polled { ended, is_clock_due } = self.core.poll(done);
         if ended > 0 {
-            self.idle.found(ended);
+            self.idle.reset();
             return ended;
         }
         if is_clock_due { self.tick(done) + self.core.end_if_gone(done) } else { 0 }
@@ -259,7 +259,7 @@ impl<C> ClientSession<C> {
         self.announce();
         let Polled { ended, is_clock_due } = self.core.poll_lent(done);
         if ended > 0 {
-            self.idle.found(ended);
+            self.idle.reset();
             return ended;
         }
         if !is_clock_due {
@@ -346,8 +346,8 @@ impl<C> ClientSession<C> {
         step
     }
 
-    pub(crate) fn end_idle(&mut self, found: usize) {
-        self.idle.found(found);
+    pub(crate) fn reset_idle(&mut self) {
+        self.idle.reset();
     }
 
     pub(crate) fn hurry_clock(&mut self) {

@@ -80,8 +80,8 @@ pub struct ServerCore {
     pub(super) budget: u32,
     /// Wider than `budget`, lest the compiler load both at once: see `CallTable`.
     turn_requests: u64,
-    /// Requests of the latest turn.
-    last_requests: u64,
+    /// Whether the latest turn had requests.
+    was_busy: bool,
     /// Turns with and, in a row, without requests since responses wait to be announced.
     busy_turns: u32,
     empty_turns: u32,
@@ -111,7 +111,7 @@ impl ServerCore {
             turn_budget: config.turn_budget,
             budget: config.turn_budget,
             turn_requests: 0,
-            last_requests: 0,
+            was_busy: false,
             busy_turns: 0,
             empty_turns: 0,
             steps: 0,
@@ -270,18 +270,18 @@ impl ServerCore {
             self.end_retired();
         }
         let requests = core::mem::take(&mut self.turn_requests);
-        self.last_requests = requests;
+        self.was_busy = requests > 0;
         if !self.replies.unannounced.is_empty() {
             self.flush_soon(requests > 0);
         }
         self.steps = self.steps.saturating_add(1 + u32::try_from(requests).unwrap_or(u32::MAX - 1));
     }
 
-    /// Requests of the latest turn.
+    /// Whether the latest turn had requests.
     #[inline]
     #[must_use]
-    pub fn last_requests(&self) -> u64 {
-        self.last_requests
+    pub fn was_busy(&self) -> bool {
+        self.was_busy
     }
 
     /// Most requests taken of one client in a turn, from the next turn on: at most as many as configured.

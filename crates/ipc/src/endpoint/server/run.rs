@@ -12,7 +12,7 @@ use std::{
 use memory::Region;
 use os::{
     clock,
-    idle::{Idle, IdleStep, WaitsFor},
+    idle::{Idle, IdleStep},
     unix::UnixConnection,
 };
 
@@ -143,7 +143,7 @@ impl Server {
             Poller::new().map_err(|source| BindError::Os { call: "epoll_create1", source })?;
         let acceptor = acceptor(&poller)?;
         let sockets = Sockets::new(config.clients_max, config.takes_descriptors, fork);
-        let (handshakes, idle) = (Handshakes::default(), Idle::new(WaitsFor::Requests));
+        let (handshakes, idle) = (Handshakes::default(), Idle::default());
         Ok(Self { core, sockets, acceptor, handshakes, poller, idle })
     }
 
@@ -208,10 +208,9 @@ impl Server {
     /// Wakes clients, and sometimes looks at the clock.
     #[inline]
     fn end_turn(&mut self) {
-        let requests = self.core.last_requests();
-        if requests > 0 {
+        if self.core.was_busy() {
             self.handshakes.note_busy();
-            self.idle.found(usize::try_from(requests).unwrap_or(usize::MAX));
+            self.idle.reset();
         }
         self.deliver();
         if self.core.is_clock_due() && self.core.tick(clock::now_ns()) {
