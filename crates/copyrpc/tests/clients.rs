@@ -1,19 +1,28 @@
 //! Ways to call: tasks of tokio, one of several ranks, results in pieces.
 
-use std::{path::PathBuf, sync::Mutex, thread, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
 
 use client::tokio::TokioClient;
 use copyrpc::{
-    CallError, Client, ClientConfig, HERE, JobId, Provider, Route, Runtime, Spread, Status, To,
+    CallError, Client, ClientConfig, HERE, JobId, Pipeline, Provider, Route, Runtime, Spread,
+    Status, To,
     daemon::{self, BackgroundDaemon},
     nic::Selection,
     stream,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const SERVICE: u16 = 17;
 const ECHO: u16 = 1;
 const SLOW: u16 = 2;
 const LIST: u16 = 3;
+/// Ends when its caller gives it up, or after seconds.
+const PATIENT: u16 = 4;
 /// Longest wait for what comes at once, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Pieces of the list.
@@ -62,6 +71,13 @@ fn serve(request: &copyrpc::Inbound<'_>, answer: &mut Vec<u8>) -> Status {
         ECHO => answer.extend_from_slice(request.body),
         SLOW => thread::sleep(Duration::from_millis(200)),
         LIST => return stream::serve_piece(request.body, answer, piece),
+        PATIENT => {
+            // The daemon may end before it tells the provider.
+            let begin = Instant::now();
+            while !request.is_cancelled() && begin.elapsed() < PATIENCE / 12 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
         _ => return Status::Unimplemented,
     }
     Status::Ok
@@ -115,6 +131,30 @@ fn tasks_of_tokio_call_from_all_threads_and_each_gets_its_own_answer() {
         let to = To { rank: HERE, service: SERVICE, method: ECHO };
         assert_eq!(client.call(to, b"again").await.unwrap(), b"again");
     });
+}
+
+/// The message that tells of them waits for the answer to the one before, which the program may not be told of.
+#[test]
+fn calls_that_were_given_up_leave_their_room_to_a_client_that_waits_for_its_descriptor() {
+    let node = Node::new();
+    let mut pipeline = Pipeline::connect(&node.socket, Node::config()).unwrap();
+    let to = To { rank: HERE, service: SERVICE, method: PATIENT };
+    let calls: Vec<_> = (1..pipeline.depth())
+        .map(|_| pipeline.submit_within(to, b"", 10 * PATIENCE, ()).unwrap())
+        .collect();
+    for call in calls {
+        assert_eq!(pipeline.cancel(call), Some(()));
+        pipeline.poll(|(), _| {});
+    }
+    let begin = Instant::now();
+    while pipeline.held() > 0 {
+        assert!(begin.elapsed() < PATIENCE, "{} calls hold their places", pipeline.held());
+        let ended = pipeline.poll(|(), _| {});
+        if ended == 0 && pipeline.held() > 0 && pipeline.arm() {
+            let readable = &mut [PollFd::new(&pipeline, PollFlags::IN)];
+            poll(readable, Some(&Timespec { tv_sec: 120, tv_nsec: 0 })).unwrap();
+        }
+    }
 }
 
 #[test]

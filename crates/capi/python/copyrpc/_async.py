@@ -178,14 +178,17 @@ class AsyncClient(Handle):
         for _ in range(_POLLS_MAX):
             if self._is_closed:
                 return ended
-            while self._waiting and self._submit(self._waiting[0]):
-                self._waiting.popleft()
             status = library.copyrpc_pipeline_poll(self._handle, self._done, None, ctypes.byref(count))
             if status != OK:
                 self._fail(status)
                 break
             ended += count.value
-            if count.value == 0 and (not self._is_waiting() or library.copyrpc_pipeline_arm(self._handle) == 1):
+            # Behind the poll: answers to calls that were given up make room, and are not counted.
+            has_sent = False
+            while self._waiting and self._submit(self._waiting[0]):
+                self._waiting.popleft()
+                has_sent = True
+            if count.value == 0 and not has_sent and (not self._is_waiting() or library.copyrpc_pipeline_arm(self._handle) == 1):
                 break
         else:
             self._loop.call_soon(self._pump)

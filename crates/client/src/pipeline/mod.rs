@@ -436,6 +436,7 @@ impl<C> Pipeline<C> {
     /// After a poll that reported nothing: spins, yields or sleeps as configured, at most until the
     /// earliest deadline. Then poll again.
     pub fn rest(&mut self) {
+        self.tell_given_up();
         if self.direct.is_empty() {
             return self.ipc.rest();
         }
@@ -455,6 +456,8 @@ impl<C> Pipeline<C> {
     /// Before waiting for the descriptor by other means: `true` if it will become readable. Wait no
     /// longer than to [`earliest_deadline_ns`](Self::earliest_deadline_ns), then poll.
     pub fn arm(&mut self) -> bool {
+        // The last poll may have made room for the message.
+        self.tell_given_up();
         let is_idle = self.ipc.arm();
         // All of them: those that are armed are looked at with the next poll.
         let busy = self.direct.sessions().filter(|session| session.free() < session.depth());

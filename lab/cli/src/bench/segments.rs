@@ -359,7 +359,7 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
         let ns = median_of(outcomes, |outcome| part(&outcome.segments));
         segments.push([name.to_owned(), source.to_owned(), number(ns)]);
     }
-    let head = ["bench kv", "bound", "predicted", "measured", "measured/predicted", ""];
+    let head = ["bench kv", "bound", "predicted", "measured", "ratio", ""];
     let mut table = Table::new(2, head);
     for (row, asked) in Asked::ALL.into_iter().enumerate() {
         let pairs = outcomes.iter().map(|outcome| {
@@ -381,8 +381,8 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
     let Circumstances { cores, clients, depth } = at;
     let shared = if at.has_cores() { "a core for each process" } else { "processes share cores" };
     format!(
-        "{}\n\n{}\n\n{cores} cores, {NODES} nodes of {clients} clients with {depth} calls in flight each: {shared}; medians of {} \
-         rounds\naim: off by {} at most; trips: round trips one after the other; processors: both \nsides of all segments \
+        "{}\n\n{}\n\n{cores} cores, {NODES} nodes of {clients} clients with {depth} calls in flight each:\n{shared}; medians of {} \
+         rounds\naim: off by {} at most; trips: round trips one after the other; processors: both\nsides of all segments \
          on all cores; daemons: their side of each segment\n",
         segments.text(),
         table.text(),
@@ -457,9 +457,13 @@ mod tests {
         let [a, b, c, d] = Asked::ALL;
         let rows = [row(a, 1250.0), row(b, 4000.0), row(c, 4400.0), row(d, 4000.0)];
         let text = text_of(&[Outcome { segments: SEGMENTS, rows }; 6], at);
-        let local = text.lines().find(|line| line.starts_with("local")).unwrap();
+        let row_of = |name: &str| {
+            let found = text.lines().map(str::trim).find(|line| line.starts_with(name));
+            found.unwrap_or_else(|| panic!("no row {name}: {text}"))
+        };
+        let local = row_of("local");
         assert!(local.contains("0.80") && local.ends_with("missed"), "{local}");
-        let latency = text.lines().find(|line| line.starts_with("one remote call")).unwrap();
+        let latency = row_of("one remote call");
         assert!(latency.contains("1.04") && latency.ends_with("met"), "{latency}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
