@@ -382,7 +382,7 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
     let shared = if at.has_cores() { "a core for each process" } else { "processes share cores" };
     format!(
         "{}\n\n{}\n\n{cores} cores, {NODES} nodes of {clients} clients with {depth} calls in flight each:\n{shared}; medians of {} \
-         rounds\naim: off by {} at most; trips: round trips one after the other; processors: both\nsides of all segments \
+         rounds\naim: off by {} at most; trips: round trips one after the other; processors:\nboth sides of all segments \
          on all cores; daemons: their side of each segment\n",
         segments.text(),
         table.text(),
