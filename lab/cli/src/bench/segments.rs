@@ -349,7 +349,7 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
     let parts: [Part; 7] = [
         ("client and daemon, one call", "bench ipc", |s| s.ipc_trip),
         ("client and daemon, busy", "bench ipc", |s| s.ipc),
-        ("NIC, one message and its answer", "bench verbs", |s| s.raw_trip),
+        ("NIC alone, in no prediction", "bench rpc", |s| s.raw_trip),
         ("daemon and daemon, one call", "bench rpc", |s| s.rpc_trip),
         ("daemon and daemon, busy", "bench rpc", |s| s.rpc),
         ("the workload itself", "one thread", |s| s.work),
