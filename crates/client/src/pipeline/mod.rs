@@ -560,3 +560,6 @@ impl<C> AsFd for Pipeline<C> {
         self.ipc.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;
