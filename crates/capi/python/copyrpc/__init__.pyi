@@ -167,6 +167,7 @@ class Work:
 
 class BulkProvider(_Handle):
     LOOK: float
+    STOP_MAX: float
     def __init__(
         self,
         service: _Name,

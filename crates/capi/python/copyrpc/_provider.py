@@ -47,10 +47,10 @@ class Request:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more.
+        """Whether nobody waits for the answer any more, or ``serve`` was stopped and does not.
 
-        The death of a caller is known where handlers do not keep the thread that serves: with several threads, and
-        with ``async def`` handlers.
+        A handler that keeps the thread which serves knows the deadline, and the end of the session with the daemon or with
+        a caller that calls without it. Several threads, and ``async def`` handlers, know of each caller that is gone.
         """
         with self._lock:
             if self._handle is not None:

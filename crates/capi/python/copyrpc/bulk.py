@@ -227,7 +227,9 @@ class Work:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more. The daemon is asked each time."""
+        """Whether nobody waits for the answer any more, or ``serve`` was stopped and does not. The daemon is asked each time."""
+        if self._provider._is_over():
+            return True
         with self._provider._turn() as (provider, _):
             return not self._handle or bool(library.copyrpc_bulk_provider_is_cancelled(provider, self._handle))
 
@@ -286,6 +288,8 @@ class BulkProvider(OneAtATime):
 
     #: Seconds between two looks whether ``serve`` is to end.
     LOOK = 0.1
+    #: Seconds after ``stop`` until the call that a handler has is cancelled.
+    STOP_MAX = 5.0
 
     def __init__(
         self,
@@ -299,6 +303,7 @@ class BulkProvider(OneAtATime):
         super().__init__(timeout)
         self._service = service
         self._is_stopped = threading.Event()
+        self._stop_by = float("inf")
         status = library.copyrpc_bulk_provider_offer_with(
             arguments.path(socket), arguments.service(service), 0 if reconnect else ENDS_WITH_DAEMON,
             arguments.microseconds(timeout), ctypes.byref(self._handle),
@@ -307,7 +312,7 @@ class BulkProvider(OneAtATime):
 
     def close(self) -> None:
         """Withdraws the service. What serves on another thread ends; calls that were not answered end."""
-        self._is_stopped.set()
+        self.stop()
         super().close()
 
     def region(self, length: int) -> Region:
@@ -360,4 +365,8 @@ class BulkProvider(OneAtATime):
 
     def stop(self) -> None:
         """Ends ``serve`` soon; any thread may call it, at any time."""
+        self._stop_by = min(self._stop_by, time.monotonic() + self.STOP_MAX)
         self._is_stopped.set()
+
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._stop_by

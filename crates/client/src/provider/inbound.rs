@@ -32,8 +32,9 @@ pub struct Inbound<'a> {
     pub body: &'a [u8],
     /// Deadline and caller. Functions of the daemon's program get none.
     pub context: Option<Context>,
-    /// The sign that the caller is gone. `None` where a handler keeps the thread that would
-    /// learn of it: functions of the daemon's program, and [`Provider::serve`](crate::Provider::serve).
+    /// The sign that the caller is gone. A handler that keeps the thread which reads, as of
+    /// [`Provider::serve`](crate::Provider::serve), sees the end of the session with the daemon, or with a caller that
+    /// calls without it, alone. `None`: functions of the daemon's program.
     pub cancellation: Option<&'a Cancellation>,
 }
 

@@ -94,7 +94,8 @@ impl Provider {
     /// with [`Status::Unavailable`], and the service is withdrawn. The bytes that `serve` writes are the answer, or, if
     /// the status is no success, its detail. An answer that is longer than the daemon
     /// takes ends its request with [`Status::OutOfRange`]. A request whose deadline has passed is not served.
-    /// This thread learns of nothing while `serve` runs, so `serve` does not see that its caller died.
+    /// This thread reads nothing while `serve` runs: [`Inbound::is_cancelled`] tells of the deadline, and of the end of the
+    /// session with the daemon or with a caller that calls without it.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Clients of this node that call a provider without the daemon in between: the daemon introduces them.
 
-use std::{os::fd::AsFd as _, time::Duration};
+use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
 
-use ipc::{Filler, OpenRequest, RequestId};
+use ipc::{ClientId, Filler, OpenRequest, RequestId};
 use os::clock;
 use proto::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
@@ -12,6 +12,7 @@ use crate::{
     message::{CallExtra, DETAIL_BYTES_MAX, DirectHead, DirectRecord, HAS_TRACE, method, origin},
     provider::{
         asks::{Asks, daemon_head},
+        cancellation::{Cancellation, DaemonSession},
         direct_counts::DirectCounts,
         inbound::{Context, Inbound},
         verdict::{TOO_LONG, Verdict, too_long},
@@ -34,6 +35,9 @@ pub(super) struct Reception {
     rank: u32,
     answer_bytes_max: usize,
     counts: DirectCounts,
+    daemon: Arc<DaemonSession>,
+    /// The latest client of each slot, and what its requests are cancelled by.
+    callers: Vec<Option<(ClientId, Cancellation)>>,
 }
 
 impl Reception {
@@ -42,6 +46,7 @@ impl Reception {
         ipc: &mut ipc::PipelinedClient<Asks>,
         service: u16,
         answer_bytes_max: usize,
+        daemon: Arc<DaemonSession>,
     ) -> Option<Self> {
         let terms = ipc.terms();
         let message_max = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -69,7 +74,8 @@ impl Reception {
             }
         }
         let rank = u32::from_le_bytes(outcome?.ok()??);
-        Some(Self { server, rank, answer_bytes_max, counts: DirectCounts::default() })
+        let (counts, callers) = (DirectCounts::default(), Vec::new());
+        Some(Self { server, rank, answer_bytes_max, counts, daemon, callers })
     }
 
     /// Takes so many requests of a client in a turn, at most.
@@ -104,7 +110,8 @@ impl Reception {
     pub(super) fn take(&mut self, take: impl FnOnce(Taken<'_>)) -> bool {
         let Some(request) = self.server.take() else { return false };
         let OpenRequest { id, payload, replies } = request;
-        match read(payload, self.rank, replies.process_of(id)) {
+        let cancellation = cancellation_of(&mut self.callers, &self.daemon, id, replies);
+        match read(payload, self.rank, replies.process_of(id), cancellation) {
             _ if replies.is_abandoned(id) => {
                 refuse(replies, id, Verdict::GIVEN_UP, &[]);
                 self.count(id, Verdict::GIVEN_UP);
@@ -234,7 +241,12 @@ fn refuse(replies: &mut ipc::Replies, id: RequestId, verdict: Verdict, detail: &
 
 /// What a client asks for; `None`: it makes no sense.
 #[inline]
-fn read(payload: &[u8], rank: u32, process: Option<ipc::ClientProcess>) -> Option<Inbound<'_>> {
+fn read<'a>(
+    payload: &'a [u8],
+    rank: u32,
+    process: Option<ipc::ClientProcess>,
+    cancellation: &'a Cancellation,
+) -> Option<Inbound<'a>> {
     let (head, mut body) = DirectHead::read_from_prefix(payload).ok()?;
     let mut trace = 0;
     if head.flags.get() & HAS_TRACE != 0 {
@@ -249,5 +261,26 @@ fn read(payload: &[u8], rank: u32, process: Option<ipc::ClientProcess>) -> Optio
         trace,
     };
     let context = Some(context);
-    Some(Inbound { rank, method: head.method.get(), body, context, cancellation: None })
+    let cancellation = Some(cancellation);
+    Some(Inbound { rank, method: head.method.get(), body, context, cancellation })
+}
+
+/// What requests of the client that made this one are cancelled by.
+#[inline]
+fn cancellation_of<'a>(
+    callers: &'a mut Vec<Option<(ClientId, Cancellation)>>,
+    daemon: &Arc<DaemonSession>,
+    id: RequestId,
+    replies: &ipc::Replies,
+) -> &'a Cancellation {
+    let (client, slot) = (id.client(), usize::from(id.client().slot()));
+    if callers.len() <= slot {
+        callers.resize_with(slot + 1, || None);
+    }
+    let caller = &mut callers[slot];
+    if caller.as_ref().is_some_and(|(known, _)| *known != client) {
+        *caller = None;
+    }
+    let made = || (client, Cancellation::of_session(daemon, replies.lifeline_of(id)));
+    &caller.get_or_insert_with(made).1
 }

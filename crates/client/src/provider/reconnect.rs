@@ -24,13 +24,13 @@ impl Session {
         error: CallError,
         turn: &mut dyn FnMut() -> usize,
     ) -> Result<(), ProvideError> {
+        // What the daemon introduced ends with it. Whoever serves may wait for the handlers before this is dropped.
+        self.reception = None;
+        self.cancel_given();
         if !error.is_daemon_gone() || self.offer.retry.retries_max == 0 {
             return Err(error.into());
         }
         self.epoch = self.outbox.begin_epoch();
-        // What the daemon introduced ends with it.
-        self.reception = None;
-        self.cancel_given();
         let begin = Instant::now();
         let mut number = 0_u32;
         while !self.outbox.is_stopped() {

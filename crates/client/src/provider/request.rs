@@ -8,7 +8,7 @@ use std::{
 };
 
 use memory::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use os::event::EventFd;
+use os::{clock, event::EventFd};
 use proto::Status;
 
 use crate::provider::{
@@ -16,6 +16,9 @@ use crate::provider::{
     inbound::{Context, Inbound},
     verdict::Verdict,
 };
+
+/// How long taken requests may go unanswered when the provider was stopped.
+const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// Names a request: where its answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +48,8 @@ pub(super) struct Outbox {
     woken: Mutex<Vec<usize>>,
     /// That thread sleeps, or is about to.
     is_asleep: AtomicBool,
-    is_stopped: AtomicBool,
+    /// When a provider that was stopped waits no longer for requests that were taken; 0: it was not stopped.
+    stop_by_ns: AtomicU64,
     /// Counts connections to daemons.
     epoch: AtomicU64,
     /// Readable while something was said to a thread that sleeps.
@@ -59,7 +63,7 @@ impl Outbox {
             count: AtomicUsize::new(0),
             woken: Mutex::default(),
             is_asleep: AtomicBool::new(false),
-            is_stopped: AtomicBool::new(false),
+            stop_by_ns: AtomicU64::new(0),
             epoch: AtomicU64::new(1),
             event: EventFd::new()?,
         })
@@ -91,12 +95,20 @@ impl Outbox {
     }
 
     pub(super) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
+        let by_ns = clock::deadline_ns(STOP_MAX);
+        // It was stopped before, if this fails.
+        let _ = self.stop_by_ns.compare_exchange(0, by_ns, Ordering::SeqCst, Ordering::SeqCst);
         self.wake();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::SeqCst)
+        self.stop_by_ns.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether it was stopped, and waits no longer for requests that were taken.
+    pub(super) fn is_over(&self, now_ns: u64) -> bool {
+        let by_ns = self.stop_by_ns.load(Ordering::SeqCst);
+        by_ns != 0 && now_ns >= by_ns
     }
 
     /// The number of the connection that requests come by.
@@ -172,7 +184,7 @@ impl RequestContext {
     }
 
     /// Whether the answer has no receiver any more: the deadline has passed, the caller died or gave up, or
-    /// the daemon is gone.
+    /// the daemon is gone, or the provider was stopped and waits no longer.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancellation.is_cancelled() || self.time_left().is_zero()
@@ -228,11 +240,12 @@ impl Request {
         inbound: &Inbound<'_>,
         caller: Context,
     ) -> Self {
+        let cancellation = inbound.cancellation.map(Cancellation::of_request);
         let context = RequestContext {
             rank: inbound.rank,
             method: inbound.method,
             caller,
-            cancellation: Arc::default(),
+            cancellation: Arc::new(cancellation.unwrap_or_default()),
         };
         let (body, outbox) = (inbound.body.to_vec(), Arc::clone(outbox));
         Self { context, body, outbox, epoch, work, is_answered: false }
@@ -272,7 +285,7 @@ impl Request {
     pub(super) fn end_if_cancelled(mut self) -> Option<Self> {
         if self.context.time_left().is_zero() {
             self.answer(Verdict::TOO_LATE, Vec::new());
-        } else if self.context.cancellation.is_cancelled() {
+        } else if self.context.cancellation.is_told() {
             self.answer(Verdict::GIVEN_UP, Vec::new());
         } else {
             return Some(self);

@@ -21,7 +21,7 @@ use crate::{
     },
     provider::{
         asks::{Asks, daemon_head},
-        cancellation::Cancellation,
+        cancellation::{Cancellation, DaemonSession},
         clock::DaemonClock,
         given::Given,
         in_place::InPlace,
@@ -65,6 +65,8 @@ pub(super) struct Session {
     pub(super) outbox: Arc<Outbox>,
     /// Of the daemon of this connection.
     pub(super) clock: DaemonClock,
+    /// Of the requests of this connection.
+    pub(super) cancellation: Cancellation,
     /// Number of this connection.
     pub(super) epoch: u64,
     /// Requests that were given and not answered, if handlers of other threads or tasks have them.
@@ -80,8 +82,6 @@ pub(super) struct Session {
     answer_bytes_max: usize,
     /// Turns of this thread.
     pub(super) looks: u32,
-    /// When a provider that was stopped waits no longer for requests that were taken.
-    pub(super) stop_by_ns: Option<u64>,
     made: Made,
     pub(super) idle: Idle,
     pub(super) attempts: u32,
@@ -139,6 +139,7 @@ impl Session {
             offer: offer.clone(),
             config,
             clock,
+            cancellation: Cancellation::default(),
             epoch: outbox.epoch(),
             outbox: Arc::new(outbox),
             given: Given::default(),
@@ -149,7 +150,6 @@ impl Session {
             clients_window: 0,
             answer_bytes_max: 0,
             looks: 0,
-            stop_by_ns: None,
             made: Made::default(),
             idle: Idle::default(),
             attempts: 0,
@@ -162,7 +162,11 @@ impl Session {
     /// There is a connection, by which the service is offered.
     pub(super) fn begin(&mut self) {
         self.measure();
-        self.reception = Reception::open(&mut self.ipc, self.offer.service, self.answer_bytes_max);
+        let (lifeline, outbox) = (self.ipc.lifeline(), self.outbox());
+        let daemon = Arc::new(DaemonSession { lifeline, outbox });
+        self.cancellation = Cancellation::of_session(&daemon, None);
+        let service = self.offer.service;
+        self.reception = Reception::open(&mut self.ipc, service, self.answer_bytes_max, daemon);
         self.clients_window = self.clients_window.max(self.window);
         if let Some(reception) = &mut self.reception {
             reception.set_window(self.clients_window);
@@ -357,9 +361,9 @@ impl Session {
     /// Reads requests that came, and which of them nobody waits for.
     pub(super) fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
         let (mut failed, mut is_told) = (None, false);
-        let Self { ipc, given, backlog, window, is_watching, clock, .. } = self;
+        let Self { ipc, given, backlog, window, is_watching, clock, cancellation, .. } = self;
         ipc.poll_outcomes(|asks, outcome| match (asks, outcome) {
-            (Asks::Work, Ok(bytes)) => match parse(bytes, *clock) {
+            (Asks::Work, Ok(bytes)) => match parse(bytes, *clock, cancellation) {
                 // Without cancellation requests are answered before others are read.
                 Some(_) if given.len() >= *window => backlog.push_back(bytes.to_vec()),
                 Some((work, inbound)) => {
@@ -532,7 +536,11 @@ fn is_late(inbound: &Inbound<'_>) -> bool {
 }
 
 /// A request as the daemon gives it: its name, and what it is.
-pub(super) fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(Work, Inbound<'_>)> {
+pub(super) fn parse<'a>(
+    bytes: &'a [u8],
+    clock: DaemonClock,
+    cancellation: &'a Cancellation,
+) -> Option<(Work, Inbound<'a>)> {
     let (head, mut body) = WorkHead::read_from_prefix(bytes).ok()?;
     let mut context = None;
     if head.flags.get() & HAS_CONTEXT != 0 {
@@ -548,6 +556,6 @@ pub(super) fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(Work, Inbound<'
         body = rest;
     }
     let (rank, method) = (head.rank.get(), head.method.get());
-    let inbound = Inbound { rank, method, body, context, cancellation: None };
+    let inbound = Inbound { rank, method, body, context, cancellation: Some(cancellation) };
     Some((Work::Daemon(head.work.get()), inbound))
 }

@@ -25,9 +25,6 @@ const LOOKS_PER_CLOCK: u32 = 256;
 /// Longest sleep without a look around.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// How long taken requests may go unanswered when the provider was stopped.
-const STOP_MAX: Duration = Duration::from_secs(5);
-
 /// What is known of a request of a daemon that says nothing.
 const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
 
@@ -63,21 +60,29 @@ impl Session {
     ) -> Result<bool, ProvideError> {
         let is_stopped = self.outbox.is_stopped();
         if is_stopped {
-            let now_ns = clock::now_ns();
-            let by_ns = *self.stop_by_ns.get_or_insert(now_ns + clock::duration_ns(STOP_MAX));
-            if self.given.is_empty() || now_ns >= by_ns {
+            if self.given.is_empty() || self.outbox.is_over(clock::now_ns()) {
                 self.hand_over();
+                self.cancel_given();
                 return Ok(true);
             }
         }
-        let read = if is_stopped { Ok(0) } else { self.take_requests(take) };
+        let read = if is_stopped { self.learn() } else { self.take_requests(take) };
         let turned = turn();
         match read.and_then(|taken| Ok(taken + self.send_answers()?)) {
             Ok(count) => self.rest(count + turned > 0),
-            Err(error) if is_stopped => return Err(error.into()),
             Err(error) => self.recover(error, turn)?,
         }
         Ok(false)
+    }
+
+    /// Takes nothing more, and learns which requests nobody waits for.
+    fn learn(&mut self) -> Result<usize, CallError> {
+        self.read(&mut |_, _| None)?;
+        if let Some(reception) = &mut self.reception {
+            reception.pause();
+        }
+        self.cancel_abandoned();
+        Ok(0)
     }
 
     /// Hands on requests that came, within the window; returns how many there were. Who begins one looks whether anybody
@@ -128,7 +133,7 @@ impl Session {
         while self.given.len() < self.window
             && let Some(bytes) = self.backlog.pop_front()
         {
-            if let Some((work, inbound)) = parse(&bytes, self.clock)
+            if let Some((work, inbound)) = parse(&bytes, self.clock, &self.cancellation)
                 && let Some(cancellation) = take(work, &inbound)
             {
                 self.given.insert(work, cancellation);
@@ -150,14 +155,20 @@ impl Session {
         if !is_over {
             reception.pause();
         }
-        for (work, cancellation) in given {
+        self.cancel_abandoned();
+        Ok(())
+    }
+
+    /// Cancels requests of clients that have given them up, or are gone.
+    fn cancel_abandoned(&mut self) {
+        let Some(reception) = &mut self.reception else { return };
+        for (work, cancellation) in &self.given {
             if let Work::Client(id) = work
                 && reception.is_abandoned(*id)
             {
                 cancellation.cancel();
             }
         }
-        Ok(())
     }
 
     /// After a turn: looks again at once if it did something, else spins, yields or sleeps as configured.

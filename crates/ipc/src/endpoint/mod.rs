@@ -7,6 +7,7 @@ pub(crate) mod fork;
 pub mod half;
 #[doc(hidden)]
 pub mod handshake;
+pub(crate) mod lifeline;
 pub(crate) mod memory;
 pub(crate) mod poller;
 pub(crate) mod server;
@@ -25,6 +26,7 @@ pub use client::{
 };
 pub use half::EAGER_BYTES_MAX;
 pub use handshake::{HandshakeError, RefuseReason};
+pub use lifeline::Lifeline;
 pub use os::idle::{IdleStep, Wait};
 pub use server::{
     BindError, ClientCensus, ClientId, ClientProcess, ConfigError, Introducer, Introduction,

@@ -234,6 +234,33 @@ fn a_server_learns_that_a_call_was_given_up() {
 }
 
 #[test]
+fn threads_without_the_session_see_its_end_though_its_owner_does_not_look() {
+    let begin = || {
+        let (mut server, introducer) = introduced();
+        let (pending, socket) = newcomer(&introducer, 1);
+        server.service_now();
+        let mut client = arrive::<()>(pending);
+        client.submit(b"a", ()).unwrap();
+        client.flush();
+        let mut taken = None;
+        while taken.is_none() {
+            taken = server.recv().map(|request| request.keep_open());
+        }
+        let of_client = server.replies().lifeline_of(taken.unwrap()).unwrap().clone();
+        let of_server = client.lifeline();
+        assert!(!of_client.is_cut() && !of_server.is_cut());
+        // The introducer has a copy of the socket all the while.
+        (server, client, of_server, of_client, socket)
+    };
+    let (_server, client, of_server, of_client, _socket) = begin();
+    drop(client);
+    assert!(of_client.is_cut() && of_server.is_cut());
+    let (server, _client, of_server, of_client, _socket) = begin();
+    drop(server);
+    assert!(of_server.is_cut() && of_client.is_cut());
+}
+
+#[test]
 fn what_is_no_socket_of_a_pair_is_not_introduced() {
     let (server, introducer) = introduced();
     let server = ServerThread::run(server, increment);

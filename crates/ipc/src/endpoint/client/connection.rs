@@ -23,6 +23,7 @@ use crate::{
             self, DATAGRAM_BYTES_MAX, DESCRIPTOR, HandshakeAnswer, HandshakeError, RefuseReason,
             WAKEUP, WELCOME_FDS, Welcome,
         },
+        lifeline::Lifeline,
         memory::{ClientMemory, SLEEP_FLAG_BYTES, ServerMemory},
         poller::Poller,
     },
@@ -101,10 +102,10 @@ pub(crate) enum ServerLife {
 
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
-    connection: UnixConnection,
+    connection: Arc<UnixConnection>,
     poller: Poller,
     /// Watched by `poller`, which does not own it.
-    server: Option<Process>,
+    server: Option<Arc<Process>>,
     fork: ForkGuard,
     is_gone: bool,
     has_other: bool,
@@ -223,9 +224,9 @@ impl ServerConnection {
             poller.add(server, KEY_SERVER).map_err(os("epoll_ctl"))?;
         }
         Ok(Self {
-            connection,
+            connection: Arc::new(connection),
             poller,
-            server,
+            server: server.map(Arc::new),
             fork: ForkGuard::new(),
             is_gone: false,
             has_other: false,
@@ -237,6 +238,11 @@ impl ServerConnection {
     pub(crate) fn is_server_dead(&self) -> bool {
         let deadline_ns = clock::deadline_ns(DEATH_WAIT);
         self.server.as_ref().is_some_and(|it| it.wait_dead(deadline_ns).unwrap_or(false))
+    }
+
+    /// Tells other threads of the end of this connection.
+    pub(crate) fn lifeline(&self) -> Lifeline {
+        Lifeline::of(&self.connection, self.server.as_ref())
     }
 
     /// From now on the descriptor is readable, too, when another one is.

@@ -17,6 +17,7 @@ use crate::{
             connection::ConnectError,
             session::{ClientConfig, ClientSession, Newcomer, NewcomerState, Terms},
         },
+        lifeline::Lifeline,
         status::{CallError, CallOutcome, LentOutcome},
     },
     ring::{Filled, MessageBytes},
@@ -328,6 +329,12 @@ impl<C> PipelinedClient<C> {
     #[must_use]
     pub fn gone(&self) -> Option<CallError> {
         self.session.gone()
+    }
+
+    /// Tells other threads of the end of this session, until the client connects anew.
+    #[must_use]
+    pub fn lifeline(&self) -> Lifeline {
+        self.session.lifeline()
     }
 
     /// Whether this process is a `fork(2)` of the one that made the client.

@@ -22,6 +22,7 @@ use crate::{
             connection::{self, ConnectError, Connected, Introduced, ServerConnection, ServerLife},
             core::{ClientCore, Polled},
         },
+        lifeline::Lifeline,
         status::{CallError, CallOutcome, LentOutcome, lend},
     },
     ring::MessageBytes,
@@ -179,6 +180,10 @@ impl<C> ClientSession<C> {
     /// The deadline of a call that names none.
     pub(crate) fn timeout_ns(&self) -> u64 {
         self.timeout_ns
+    }
+
+    pub(crate) fn lifeline(&self) -> Lifeline {
+        self.connection.lifeline()
     }
 
     pub(crate) fn gone(&self) -> Option<CallError> {

@@ -1,6 +1,7 @@
 //! What a server knows of its clients from others, and the end of the sessions of those that were introduced.
 
 use crate::endpoint::{
+    lifeline::Lifeline,
     server::{
         core::ServerCore,
         id::{ClientId, ClientProcess},
@@ -13,6 +14,13 @@ impl ServerCore {
     pub(crate) fn set_process(&mut self, client: ClientId, process: ClientProcess) {
         if let Some(session) = self.replies.table.session(client) {
             session.process = Some(process);
+        }
+    }
+
+    /// Tells of the end of a client that was admitted just now.
+    pub(crate) fn set_lifeline(&mut self, client: ClientId, lifeline: Lifeline) {
+        if let Some(session) = self.replies.table.session(client) {
+            session.lifeline = Some(lifeline);
         }
     }
 

@@ -11,6 +11,7 @@ use memory::{
 use crate::{
     endpoint::{
         half::HalfShape,
+        lifeline::Lifeline,
         server::{
             call_table::{Stored, Unanswerable},
             id::{ClientCensus, ClientId, ClientProcess, RequestId},
@@ -259,6 +260,13 @@ impl Replies {
     pub fn process_of(&self, id: RequestId) -> Option<ClientProcess> {
         let session = self.table.sessions.get(usize::from(id.client.slot))?.as_ref()?;
         (session.generation == id.client.generation).then_some(session.process).flatten()
+    }
+
+    /// Tells other threads of the end of the client that made a request; `None`: it is gone.
+    #[must_use]
+    pub fn lifeline_of(&self, id: RequestId) -> Option<&Lifeline> {
+        let session = self.table.sessions.get(usize::from(id.client.slot))?.as_ref()?;
+        (session.generation == id.client.generation).then_some(session.lifeline.as_ref()).flatten()
     }
 
     /// Whether nobody waits for the answer to a request that was taken: its client has given it up, or is gone.

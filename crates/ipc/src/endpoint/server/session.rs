@@ -1,6 +1,7 @@
 //! One client, as the server sees it, without its socket.
 
 use crate::endpoint::{
+    lifeline::Lifeline,
     server::{call_table::CallTable, id::ClientProcess, stall::Stall},
     status::EvictReason,
 };
@@ -15,6 +16,8 @@ pub(crate) struct Session {
     pub(crate) generation: u64,
     /// `None` without an operating system.
     pub(crate) process: Option<ClientProcess>,
+    /// `None` without an operating system.
+    pub(crate) lifeline: Option<Lifeline>,
     /// The name by which the client was introduced, if it was.
     pub(crate) tag: Option<u64>,
     /// No more of its requests are taken, and it is evicted once those that were are answered.
@@ -34,6 +37,7 @@ impl Session {
             calls,
             generation,
             process: None,
+            lifeline: None,
             tag: None,
             is_retired: false,
             is_polled: false,

@@ -17,6 +17,7 @@ use os::{
 use crate::endpoint::{
     fork::ForkGuard,
     handshake::{self, DESCRIPTOR, HandshakeAnswer, RefuseReason, WAKEUP, Welcome},
+    lifeline::Lifeline,
     poller::Poller,
     server::{
         core::ServerCore,
@@ -45,9 +46,9 @@ pub(crate) enum Datagram {
 /// The socket of one client, shut down on drop.
 #[derive(Debug)]
 struct ClientSocket {
-    connection: UnixConnection,
+    connection: Arc<UnixConnection>,
     /// `None` where the kernel gives no handle: then the socket alone tells of death.
-    process: Option<Process>,
+    process: Option<Arc<Process>>,
     /// What the client sent and nobody took yet.
     descriptor: Option<OwnedFd>,
     fork: ForkGuard,
@@ -123,9 +124,10 @@ impl Sockets {
         let (up, down) = halves.inspect_err(|reason| listener::refuse(&connection, *reason))?;
         let admitted = core.admit(Arc::clone(&up), Arc::clone(&down));
         let Some((client, welcome)) = admitted else { unreachable!("a slot was free") };
-        let process = connection.peer_process().ok();
+        let process = connection.peer_process().ok().map(Arc::new);
         // A client that was introduced has made its socket by itself: the kernel tells it nothing of this process.
         let own = introduction.and_then(|_| Process::open(std::process::id()).ok());
+        let connection = Arc::new(connection);
         let socket = ClientSocket { connection, process, descriptor: None, fork: self.fork };
         let told = socket
             .watch(poller, client)
@@ -139,6 +141,8 @@ impl Sockets {
         let of_kernel = ClientProcess { uid: peer.uid, pid: peer.pid };
         core.set_process(client, introduction.map_or(of_kernel, |told| told.process));
         core.set_tag(client, introduction.map(|told| told.tag));
+        let lifeline = Lifeline::of(&socket.connection, socket.process.as_ref());
+        core.set_lifeline(client, lifeline);
         self.by_slot[usize::from(client.slot)] = Some(socket);
         Ok(())
     }
