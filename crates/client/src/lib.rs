@@ -219,11 +219,7 @@ impl Client {
         timeout: Duration,
     ) -> Result<&[u8], CallError> {
         let len_bytes = spans::in_call(to, self.trace, || {
-            if self.config.retry.retries_max == 0 {
-                self.call_once(to, body, timeout)
-            } else {
-                self.call_retrying(to, body, timeout)
-            }
+            self.retrying(timeout, |client, left| client.call_once(to, body, left))
         })?;
         Ok(self.response(len_bytes))
     }
@@ -337,20 +333,33 @@ impl Client {
         }
     }
 
-    #[cold]
-    fn call_retrying(
+    /// Makes a call, and makes it again as [`ClientConfig::retry`] allows. `call` gets the time that is left.
+    #[inline]
+    fn retrying<T>(
         &mut self,
-        to: To,
-        body: &[u8],
         timeout: Duration,
-    ) -> Result<usize, CallError> {
+        mut call: impl FnMut(&mut Self, Duration) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        if self.config.retry.retries_max == 0 {
+            call(self, timeout)
+        } else {
+            self.call_retrying(timeout, call)
+        }
+    }
+
+    #[cold]
+    fn call_retrying<T>(
+        &mut self,
+        timeout: Duration,
+        mut call: impl FnMut(&mut Self, Duration) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
         let retry = self.config.retry;
         let (start, mut number) = (Instant::now(), 0);
         self.budget.earn(&retry);
         loop {
             let left = timeout.saturating_sub(start.elapsed());
-            let error = match self.call_once(to, body, left) {
-                Ok(len_bytes) => return Ok(len_bytes),
+            let error = match call(self, left) {
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let wait = retry.wait(number, self.retries);

@@ -165,7 +165,8 @@ impl Registrar for Client {
     fn ask_region(&mut self, method: u16, len_bytes: u64) -> Result<u64, CallError> {
         let head = RegionHead { len_bytes: len_bytes.into() };
         let timeout = self.config.timeout;
-        word_or_zero(self.ask(method, &[head.as_bytes()], timeout)?)
+        let len_bytes = self.ask(method, &[head.as_bytes()], timeout)?;
+        word_or_zero(self.ipc.response(len_bytes))
     }
 
     fn send(&mut self, region: &BulkRegion) -> Result<(), CallError> {
@@ -190,7 +191,8 @@ fn word_or_zero(answer: &[u8]) -> Result<u64, CallError> {
 }
 
 impl Client {
-    fn ask(&mut self, method: u16, body: &[&[u8]], timeout: Duration) -> Result<&[u8], CallError> {
+    /// Asks the daemon, and returns the length of its answer.
+    fn ask(&mut self, method: u16, body: &[&[u8]], timeout: Duration) -> Result<usize, CallError> {
         self.ask_about(To { rank: HERE, service: DAEMON, method }, method, body, timeout)
     }
 
@@ -201,7 +203,7 @@ impl Client {
         method: u16,
         body: &[&[u8]],
         timeout: Duration,
-    ) -> Result<&[u8], CallError> {
+    ) -> Result<usize, CallError> {
         // Its provider is told of the trace.
         let trace = if method == method::CALL { self.trace } else { 0 };
         let head = call_head(To { rank: HERE, service: DAEMON, method }, timeout, 0, trace);
@@ -211,7 +213,7 @@ impl Client {
         parts.extend_from_slice(body);
         let ended = self.ipc.call_parts_within(&parts, patience(timeout)).map(<[u8]>::len);
         match ended {
-            Ok(len_bytes) => Ok(self.ipc.response(len_bytes)),
+            Ok(len_bytes) => Ok(len_bytes),
             Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent_in_time(error)),
             Err(error) => Err(CallError::of(Failed { error, detail: self.ipc.detail() }, to)),
         }
@@ -237,7 +239,8 @@ impl Client {
     }
 
     /// Calls a method of a service that a [`BulkProvider`] offers, which may use the slices until it
-    /// answers, and waits for the answer, which is valid until the next call.
+    /// answers, and waits for the answer, which is valid until the next call. It is made again as
+    /// [`ClientConfig::retry`](crate::ClientConfig::retry) allows.
     ///
     /// A call that ends with [`Status::DeadlineExceeded`] or [`Status::Unavailable`] may have been executed,
     /// and its writable slices may still be written: [`reclaim`](Self::reclaim) waits until they are not.
@@ -256,12 +259,15 @@ impl Client {
         timeout: Duration,
     ) -> Result<&[u8], CallError> {
         check_lengths(slices.len(), body.len())?;
-        if slices.iter().any(|slice| slice.region.connection.is_before(self.connection)) {
-            return Err(CallError::NotHeld);
-        }
-        let head = BulkCallHead::new(to, timeout, slices.len());
-        let slices: Vec<SliceHead> = slices.iter().map(Slice::head).collect();
-        self.ask_about(to, method::CALL, &[head.as_bytes(), slices.as_bytes(), body], timeout)
+        let heads: Vec<SliceHead> = slices.iter().map(Slice::head).collect();
+        let len_bytes = self.retrying(timeout, |client, left| {
+            if slices.iter().any(|slice| slice.region.connection.is_before(client.connection)) {
+                return Err(CallError::NotHeld);
+            }
+            let head = BulkCallHead::new(to, left, heads.len());
+            client.ask_about(to, method::CALL, &[head.as_bytes(), heads.as_bytes(), body], left)
+        })?;
+        Ok(self.ipc.response(len_bytes))
     }
 
     /// The number of slices of a region that are lent to calls, and the number of those that may still be written.
@@ -271,7 +277,8 @@ impl Client {
     /// [`CallError`].
     pub fn lent(&mut self, region: &BulkRegion) -> Result<(u64, u64), CallError> {
         let timeout = self.config.timeout;
-        let answer = self.ask(method::LENT, &[&region.id.to_le_bytes()], timeout)?;
+        let len_bytes = self.ask(method::LENT, &[&region.id.to_le_bytes()], timeout)?;
+        let answer = self.ipc.response(len_bytes);
         Ok((word(answer)?, word(answer.get(8..).unwrap_or_default())?))
     }
 
