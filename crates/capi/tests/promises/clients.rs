@@ -13,7 +13,10 @@ use std::{
 };
 
 use copyrpc::{
-    CallError, Client, ClientConfig, FutureClient, HERE, Pipeline, To, name, tokio::TokioClient,
+    CallError, Client, ClientConfig, FutureClient, HERE, Pipeline, To,
+    bulk::{BulkRegion, Slice},
+    name,
+    tokio::TokioClient,
     typed::TypedError,
 };
 
@@ -43,10 +46,16 @@ pub(crate) enum Kind {
     CPipeline,
     PythonClient,
     PythonAsync,
+    /// Calls of the following lend their body.
+    Lending,
+    LendingFutures,
+    LendingTokio,
+    CLending,
+    PythonLending,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Client,
         Self::Pipeline,
         Self::FutureClient,
@@ -58,6 +67,11 @@ impl Kind {
         Self::CPipeline,
         Self::PythonClient,
         Self::PythonAsync,
+        Self::Lending,
+        Self::LendingFutures,
+        Self::LendingTokio,
+        Self::CLending,
+        Self::PythonLending,
     ];
 
     /// The program of another language that has it, and the argument that names it there.
@@ -67,8 +81,19 @@ impl Kind {
             Self::CPipeline => Some((Language::C, "pipeline")),
             Self::PythonClient => Some((Language::Python, "client")),
             Self::PythonAsync => Some((Language::Python, "async")),
+            Self::CLending => Some((Language::C, "lending")),
+            Self::PythonLending => Some((Language::Python, "lending")),
             _ => None,
         }
+    }
+
+    pub(crate) fn is_python(self) -> bool {
+        matches!(self.foreign(), Some((Language::Python, _)))
+    }
+
+    pub(crate) fn is_lending(self) -> bool {
+        let of_rust = matches!(self, Self::Lending | Self::LendingFutures | Self::LendingTokio);
+        of_rust || matches!(self, Self::CLending | Self::PythonLending)
     }
 
     pub(crate) fn is_foreign(self) -> bool {
@@ -95,7 +120,10 @@ impl Kind {
 
     /// One call at a time: nothing waits for room, nothing is given up.
     pub(crate) fn is_sync(self) -> bool {
-        matches!(self, Self::Client | Self::TypedSync | Self::CClient | Self::PythonClient)
+        let of_rust = matches!(self, Self::Client | Self::TypedSync | Self::Lending);
+        of_rust
+            || matches!(self, Self::CClient | Self::CLending)
+            || matches!(self, Self::PythonClient | Self::PythonLending)
     }
 
     /// Each call is a future.
@@ -142,7 +170,13 @@ pub(crate) enum Handle {
     TypedFutures(ProbeFutures, FutureClient),
     TypedTokio(ProbeFutures<TokioClient>, TokioClient),
     Foreign(Rc<Foreign>),
+    Lending(Client, BulkRegion),
+    LendingFutures(FutureClient, BulkRegion),
+    LendingTokio(TokioClient, BulkRegion),
 }
+
+/// Length of what a client lends.
+const REGION_BYTES: u64 = 4096;
 
 impl Handle {
     pub(crate) fn connect(kind: Kind, socket: &Path, config: ClientConfig) -> Self {
@@ -165,14 +199,6 @@ impl Handle {
                 pipeline.set_trace(trace);
                 Self::Pipeline(pipeline)
             }
-            Kind::CClient | Kind::CPipeline | Kind::PythonClient | Kind::PythonAsync => {
-                let command = kind.command().expect("the machine has its tools");
-                let foreign = Foreign::connect(command, socket, config.timeout);
-                if trace != 0 {
-                    foreign.trace(trace);
-                }
-                Self::Foreign(foreign)
-            }
             Kind::FutureClient => Self::FutureClient(futures()),
             Kind::TokioClient => Self::TokioClient(tokio()),
             Kind::TypedSync => Self::TypedSync(ProbeClient::new(client(), HERE)),
@@ -186,6 +212,29 @@ impl Handle {
                 let typed = block_on(ProbeFutures::new(client.clone(), HERE)).unwrap();
                 Self::TypedTokio(typed, client)
             }
+            Kind::Lending => {
+                let mut client = client();
+                let region = client.bulk(REGION_BYTES).unwrap();
+                Self::Lending(client, region)
+            }
+            Kind::LendingFutures => {
+                let client = futures();
+                let region = block_on(client.bulk(REGION_BYTES)).unwrap();
+                Self::LendingFutures(client, region)
+            }
+            Kind::LendingTokio => {
+                let client = tokio();
+                let region = block_on(client.bulk(REGION_BYTES)).unwrap();
+                Self::LendingTokio(client, region)
+            }
+            _ => {
+                let command = kind.command().expect("the machine has its tools");
+                let foreign = Foreign::connect(command, socket, config.timeout);
+                if trace != 0 {
+                    foreign.trace(trace);
+                }
+                Self::Foreign(foreign)
+            }
         }
     }
 
@@ -196,6 +245,9 @@ impl Handle {
             Self::TypedSync(client) => asks.iter().map(|ask| call_typed(client, ask)).collect(),
             Self::Pipeline(pipeline) => submit_all(pipeline, asks),
             Self::Foreign(foreign) => foreign.calls(asks),
+            Self::Lending(client, region) => {
+                asks.iter().map(|ask| call_lending(client, region, ask)).collect()
+            }
             _ => {
                 let begin = Instant::now();
                 join(asks.iter().map(|ask| self.start(ask)).collect(), begin)
@@ -216,18 +268,43 @@ impl Handle {
             Self::Foreign(foreign) => Box::pin(foreign.start(ask)),
             Self::TypedFutures(typed, _) => start_typed(&typed.within(within), ask),
             Self::TypedTokio(typed, _) => start_typed(&typed.within(within), ask),
-            Self::Client(_) | Self::Pipeline(_) | Self::TypedSync(_) => unreachable!("no futures"),
+            Self::LendingFutures(client, region) => {
+                let (slice, body) = lent(region, ask);
+                boxed(client.call_bulk(to, body, &[slice], within))
+            }
+            Self::LendingTokio(client, region) => {
+                let (slice, body) = lent(region, ask);
+                boxed(client.call_bulk(to, body, &[slice], within))
+            }
+            Self::Client(_) | Self::Pipeline(_) | Self::TypedSync(_) | Self::Lending(..) => {
+                unreachable!("no futures")
+            }
         }
     }
 
     /// Closes the client, if it can be.
     pub(crate) fn close(&self) {
         match self {
-            Self::FutureClient(client) | Self::TypedFutures(_, client) => client.close(),
-            Self::TokioClient(client) | Self::TypedTokio(_, client) => client.close(),
+            Self::FutureClient(client)
+            | Self::TypedFutures(_, client)
+            | Self::LendingFutures(client, _) => client.close(),
+            Self::TokioClient(client)
+            | Self::TypedTokio(_, client)
+            | Self::LendingTokio(client, _) => client.close(),
             Self::Foreign(foreign) => foreign.close(),
-            Self::Client(_) | Self::Pipeline(_) | Self::TypedSync(_) => {}
+            Self::Client(_) | Self::Pipeline(_) | Self::TypedSync(_) | Self::Lending(..) => {}
         }
+    }
+
+    /// The daemon of now gets what is lent. Programs in other languages do so when they reconnect.
+    pub(crate) fn renew(&mut self) {
+        let renewed = match self {
+            Self::Lending(client, region) => client.renew(region),
+            Self::LendingFutures(client, region) => block_on(client.renew(region)),
+            Self::LendingTokio(client, region) => block_on(client.renew(region)),
+            _ => return,
+        };
+        assert!(renewed.unwrap());
     }
 }
 
@@ -239,6 +316,23 @@ fn boxed(call: impl Future<Output = Result<Vec<u8>, CallError>> + 'static) -> Bo
 fn call(client: &mut Client, ask: &Ask) -> Ended {
     let begin = Instant::now();
     let answer = client.call_within(ask.to(), ask.body, ask.within);
+    Ended { answer: answer.map(<[u8]>::to_vec).map_err(Told::from), after: begin.elapsed() }
+}
+
+/// What a call lends, and what it passes: all is lent, unless the region is too short for that.
+fn lent<'a>(region: &'a BulkRegion, ask: &Ask) -> (Slice<'a>, &'static [u8]) {
+    let len_bytes = ask.body.len() as u64;
+    if len_bytes > REGION_BYTES {
+        return (region.slice(0, 0), ask.body);
+    }
+    // A child of `fork(2)` may not write; its call says so.
+    let _ = region.write(0, ask.body);
+    (region.slice(0, len_bytes), b"")
+}
+
+fn call_lending(client: &mut Client, region: &BulkRegion, ask: &Ask) -> Ended {
+    let (begin, (slice, body)) = (Instant::now(), lent(region, ask));
+    let answer = client.call_bulk(ask.to(), body, &[slice], ask.within);
     Ended { answer: answer.map(<[u8]>::to_vec).map_err(Told::from), after: begin.elapsed() }
 }
 

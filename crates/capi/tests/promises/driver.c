@@ -3,8 +3,8 @@
  * A client, or a provider, that does as it is told: by lines on standard input, and says on standard output what came of
  * it. The scenarios are those of scenarios.rs and providers.rs; foreign.rs has the lines.
  *
- *     driver client | driver pipeline
- *     driver serve SOCKET SERVICE | driver threads SOCKET SERVICE
+ *     driver client | driver pipeline | driver lending
+ *     driver serve|threads|lending SOCKET SERVICE
  */
 #include "copyrpc.h"
 
@@ -17,11 +17,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CALLS_MAX = 1024, LINE_MAX_BYTES = 256, THREADS = 4, EACH = 50 };
+enum { CALLS_MAX = 1024, LINE_MAX_BYTES = 256, THREADS = 4, EACH = 50, REGION_BYTES = 4096 };
 
 static copyrpc_client *client;
 static copyrpc_pipeline *pipeline;
-static int is_pipeline;
+static int is_pipeline, is_lending;
+/* What the calls of a client lend, if they do. */
+static copyrpc_region *region;
 
 /* Calls of the pipeline, by the number that the scenario gave them. */
 static struct {
@@ -90,6 +92,17 @@ static void *body_of(const char *spec, size_t *length) {
     return body;
 }
 
+/* A call that lends its body, unless the region is too short for that. */
+static copyrpc_status call_lending(uint16_t to, const void *body, size_t length, uint64_t timeout_us,
+                                   const void **answer, size_t *answer_length) {
+    int is_lent = length <= REGION_BYTES;
+    copyrpc_slice slice = {region, 0, is_lent ? length : 0, 0};
+    /* A child of fork(2) may not write; its call says so. */
+    (void)copyrpc_region_write(region, 0, body, is_lent ? length : 0);
+    return copyrpc_client_call_bulk(client, COPYRPC_HERE, copyrpc_service_number("probe"), to, body,
+                                    is_lent ? 0 : length, &slice, 1, timeout_us, answer, answer_length);
+}
+
 static void start(int is_named, size_t number, const char *method, const char *spec, uint64_t timeout_us) {
     size_t length, answer_length = 0;
     void *body = body_of(spec, &length);
@@ -110,8 +123,9 @@ static void start(int is_named, size_t number, const char *method, const char *s
             say_end(number, begin, status, NULL, 0);
         }
     } else {
-        status = copyrpc_client_call(client, COPYRPC_HERE, service, to, body, length, timeout_us, &answer,
-                                     &answer_length);
+        status = is_lending ? call_lending(to, body, length, timeout_us, &answer, &answer_length)
+                            : copyrpc_client_call(client, COPYRPC_HERE, service, to, body, length, timeout_us,
+                                                  &answer, &answer_length);
         say_end(number, begin, status, answer, answer_length);
     }
     free(body);
@@ -119,8 +133,9 @@ static void start(int is_named, size_t number, const char *method, const char *s
 
 static copyrpc_status one_echo(void) {
     uint16_t service = copyrpc_service_number("probe"), echo = copyrpc_method_number("echo");
-    return is_pipeline ? copyrpc_pipeline_submit(pipeline, COPYRPC_HERE, service, echo, "body", 4, 0, NULL)
-                       : copyrpc_client_call(client, COPYRPC_HERE, service, echo, "body", 4, 0, NULL, NULL);
+    return is_lending    ? call_lending(echo, "body", 4, 0, NULL, NULL)
+           : is_pipeline ? copyrpc_pipeline_submit(pipeline, COPYRPC_HERE, service, echo, "body", 4, 0, NULL)
+                         : copyrpc_client_call(client, COPYRPC_HERE, service, echo, "body", 4, 0, NULL, NULL);
 }
 
 /* A child of fork(2) is told at once that the handle is its parent's, and that nothing was sent. */
@@ -180,17 +195,30 @@ static void call_from_threads(void) {
     printf("threads %d %d %d\n", counts.fine, counts.refused, counts.other);
 }
 
+static copyrpc_status connect_to(const char *socket, uint64_t timeout_us) {
+    copyrpc_status status;
+    copyrpc_client_free(client);
+    copyrpc_pipeline_free(pipeline);
+    client = NULL;
+    pipeline = NULL;
+    status = is_pipeline ? copyrpc_pipeline_connect(socket, timeout_us, &pipeline)
+                         : copyrpc_client_connect(socket, timeout_us, &client);
+    return status == COPYRPC_OK && is_lending ? copyrpc_client_region(client, REGION_BYTES, &region) : status;
+}
+
+static copyrpc_status reconnect(void) {
+    copyrpc_status status = is_pipeline ? copyrpc_pipeline_reconnect(pipeline, done, NULL)
+                                        : copyrpc_client_reconnect(client);
+    return status == COPYRPC_OK && is_lending ? copyrpc_client_renew(client, region, NULL) : status;
+}
+
 static void obey(char *line) {
     char first[LINE_MAX_BYTES], second[LINE_MAX_BYTES], third[LINE_MAX_BYTES];
     unsigned long long number = 0, other = 0;
     if (sscanf(line, "connect %255s %llu", first, &number) == 2) {
-        copyrpc_client_free(client);
-        copyrpc_pipeline_free(pipeline);
-        client = NULL;
-        pipeline = NULL;
+        copyrpc_status status = connect_to(first, number);
         printf("connected");
-        say(is_pipeline ? copyrpc_pipeline_connect(first, number, &pipeline)
-                        : copyrpc_client_connect(first, number, &client));
+        say(status);
         putchar('\n');
     } else if (sscanf(line, "start %llu %255s %255s %llu", &number, second, third, &other) == 4) {
         start(1, number, second, third, other);
@@ -204,8 +232,7 @@ static void obey(char *line) {
         printf("traced %d\n", (int)(is_pipeline ? copyrpc_pipeline_set_trace(pipeline, number)
                                                 : copyrpc_client_set_trace(client, number)));
     } else if (strcmp(line, "reconnect\n") == 0) {
-        copyrpc_status status = is_pipeline ? copyrpc_pipeline_reconnect(pipeline, done, NULL)
-                                            : copyrpc_client_reconnect(client);
+        copyrpc_status status = reconnect();
         printf("reconnected");
         say(status);
         putchar('\n');
@@ -254,12 +281,40 @@ static int run_client(void) {
             obey(line);
         }
     }
+    copyrpc_region_free(region);
     copyrpc_client_free(client);
     copyrpc_pipeline_free(pipeline);
     return 0;
 }
 
-enum { ECHO = 1, SLEEP = 2, LENGTH = 3 };
+enum { ECHO = 1, SLEEP = 2, LENGTH = 3, AWAIT = 5 };
+
+static int is_request_cancelled(const void *provider, const void *request) {
+    (void)provider;
+    return copyrpc_request_is_cancelled(request);
+}
+
+static int is_work_cancelled(const void *provider, const void *work) {
+    return copyrpc_bulk_provider_is_cancelled((copyrpc_bulk_provider *)provider, work);
+}
+
+typedef int is_cancelled(const void *provider, const void *work);
+
+/* A file is there while the handler waits for its cancellation alone. */
+static void await_cancellation(is_cancelled *asks, const void *provider, const void *work, const char *body,
+                               size_t length) {
+    char name[LINE_MAX_BYTES];
+    FILE *file;
+    snprintf(name, sizeof name, "%.*s", (int)length, body);
+    file = fopen(name, "w");
+    if (file != NULL) {
+        fclose(file);
+    }
+    while (!asks(provider, work)) {
+        usleep(1000);
+    }
+    remove(name);
+}
 
 static void *answer(void *argument) {
     copyrpc_request *request = argument;
@@ -282,6 +337,10 @@ static void *answer(void *argument) {
         bytes = calloc(wanted, 1);
         copyrpc_request_reply(request, COPYRPC_OK, bytes, wanted);
         free(bytes);
+        break;
+    case AWAIT:
+        await_cancellation(is_request_cancelled, NULL, request, body, length);
+        copyrpc_request_reply(request, COPYRPC_CANCELLED, NULL, 0);
         break;
     default:
         copyrpc_request_reply(request, COPYRPC_UNIMPLEMENTED, NULL, 0);
@@ -330,11 +389,79 @@ static int run_provider(int on_threads, const char *socket, uint16_t service) {
     return status != COPYRPC_OK;
 }
 
+static int is_over;
+
+static void *notice_end(void *argument) {
+    char line[LINE_MAX_BYTES];
+    (void)argument;
+    while (read_line(line, sizeof line)) {
+    }
+    __atomic_store_n(&is_over, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static void answer_work(copyrpc_bulk_provider *provider, copyrpc_work *work) {
+    size_t length;
+    const void *body = copyrpc_work_body(work, &length);
+    uint32_t wanted;
+    void *bytes;
+    switch (copyrpc_work_method(work)) {
+    case ECHO:
+        copyrpc_bulk_provider_answer(provider, work, COPYRPC_OK, body, length);
+        break;
+    case SLEEP:
+        while (!copyrpc_bulk_provider_is_cancelled(provider, work)) {
+            usleep(1000);
+        }
+        copyrpc_bulk_provider_answer(provider, work, COPYRPC_CANCELLED, "nobody waits", 12);
+        break;
+    case LENGTH:
+        memcpy(&wanted, body, sizeof wanted);
+        bytes = calloc(wanted, 1);
+        copyrpc_bulk_provider_answer(provider, work, COPYRPC_OK, bytes, wanted);
+        free(bytes);
+        break;
+    case AWAIT:
+        await_cancellation(is_work_cancelled, provider, work, body, length);
+        copyrpc_bulk_provider_answer(provider, work, COPYRPC_CANCELLED, NULL, 0);
+        break;
+    default:
+        copyrpc_bulk_provider_answer(provider, work, COPYRPC_UNIMPLEMENTED, NULL, 0);
+    }
+}
+
+static int run_lending_provider(const char *socket, uint16_t service) {
+    copyrpc_bulk_provider *provider = NULL;
+    pthread_t notices;
+    copyrpc_status status = copyrpc_bulk_provider_offer(socket, service, 0, &provider);
+    if (status == COPYRPC_OK && pthread_create(&notices, NULL, notice_end, NULL) == 0) {
+        puts("serving");
+        fflush(stdout);
+        while (status == COPYRPC_OK && !__atomic_load_n(&is_over, __ATOMIC_RELAXED)) {
+            copyrpc_work *work = NULL;
+            status = copyrpc_bulk_provider_next(provider, 10000, &work);
+            if (work != NULL) {
+                answer_work(provider, work);
+            }
+        }
+        pthread_join(notices, NULL);
+    }
+    if (status != COPYRPC_OK) {
+        fprintf(stderr, "%s\n", copyrpc_last_error());
+    }
+    copyrpc_bulk_provider_free(provider);
+    return status != COPYRPC_OK;
+}
+
 int main(int count, char **arguments) {
     const char *does = count > 1 ? arguments[1] : "";
+    if (count == 4 && strcmp(does, "lending") == 0) {
+        return run_lending_provider(arguments[2], (uint16_t)atoi(arguments[3]));
+    }
     if (count == 4) {
         return run_provider(strcmp(does, "threads") == 0, arguments[2], (uint16_t)atoi(arguments[3]));
     }
     is_pipeline = strcmp(does, "pipeline") == 0;
+    is_lending = strcmp(does, "lending") == 0;
     return run_client();
 }

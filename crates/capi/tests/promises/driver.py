@@ -2,20 +2,21 @@
 
 The scenarios are those of scenarios.rs and providers.rs; foreign.rs has the lines.
 
-    driver.py client | driver.py async
-    driver.py serve|threads|async SOCKET SERVICE
+    driver.py client | driver.py async | driver.py lending
+    driver.py serve|threads|async|lending SOCKET SERVICE
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Iterator, Optional, Union
 
 import copyrpc
 
-THREADS, EACH = 4, 50
+THREADS, EACH, REGION_BYTES = 4, 50, 4096
 ORIGINS = [
     "none", "service", "no method", "no service", "no rank", "daemon", "daemon gone", "library", "denied",
 ]
@@ -102,16 +103,20 @@ class Blocking:
     def start(self, number: str, method: str, body: str, timeout: str) -> None:
         begin = time.monotonic()
         try:
-            answer = self.client.call(
-                copyrpc.HERE, "probe", method, body_of(body), seconds(timeout), trace=self.trace
-            )
+            answer = self.call_now(method, body_of(body), seconds(timeout))
             end = f"0 0 0 x x{answer.hex()}"
         except Exception as error:  # pylint: disable=broad-except
             end = told(error)
         say("ended", number, int((time.monotonic() - begin) * 1e6), end)
 
+    def call_now(self, method: str, body: bytes, timeout: Optional[float] = None) -> bytes:
+        return self.client.call(copyrpc.HERE, "probe", method, body, timeout, trace=self.trace)
+
+    def reconnect(self) -> None:
+        self.client.reconnect()
+
     def echo(self) -> bytes:
-        return self.client.call(copyrpc.HERE, "probe", "echo", b"body")
+        return self.call_now("echo", b"body")
 
     def obey(self, does: str, *words: str) -> None:
         if does == "trace":
@@ -119,7 +124,7 @@ class Blocking:
             say("traced 0")
         elif does == "reconnect":
             try:
-                self.client.reconnect()
+                self.reconnect()
                 say("reconnected 0 0 0 x")
             except copyrpc.Error as error:
                 say("reconnected", told(error).rsplit(" ", 1)[0])
@@ -134,6 +139,30 @@ class Blocking:
             self.start(*words)
         else:
             getattr(self, does)(*words)
+
+
+class Lending(Blocking):
+    """A ``BulkClient``, whose calls lend their body."""
+
+    def connect(self, socket: str, timeout: str) -> None:
+        try:
+            self.client = copyrpc.BulkClient(socket, timeout=seconds(timeout))
+            self.region = self.client.region(REGION_BYTES)
+            say("connected 0 0 0 x")
+        except (copyrpc.Error, OverflowError) as error:
+            say("connected", told(error).rsplit(" ", 1)[0])
+
+    def call_now(self, method: str, body: bytes, timeout: Optional[float] = None) -> bytes:
+        lent, rest = (body, b"") if len(body) <= REGION_BYTES else (b"", body)
+        # A child of fork(2) may not write; its call says so.
+        with contextlib.suppress(copyrpc.Error):
+            self.region.write(0, lent)
+        slices = [self.region.slice(0, len(lent))]
+        return self.client.call_bulk(copyrpc.HERE, "probe", method, slices, rest, timeout, trace=self.trace)
+
+    def reconnect(self) -> None:
+        self.client.reconnect()
+        self.client.renew(self.region)
 
 
 class Async(Blocking):
@@ -185,16 +214,18 @@ async def run_async() -> None:
         client.obey(*line.split())
 
 
-def run_blocking() -> None:
-    client = Blocking()
+def run_blocking(client: Blocking) -> None:
     for line in sys.stdin:
         client.obey(*line.split())
 
 
-ECHO, SLEEP, LENGTH = 1, 2, 3
+ECHO, SLEEP, LENGTH, AWAIT = 1, 2, 3, 5
 
 
-def answer(request: copyrpc.Request) -> Any:
+Asked = Union[copyrpc.Request, copyrpc.Work]
+
+
+def answer(request: Asked) -> Any:
     if request.method == ECHO:
         return request.body
     if request.method == SLEEP:
@@ -203,10 +234,31 @@ def answer(request: copyrpc.Request) -> Any:
         raise copyrpc.ServiceError(copyrpc.Status.CANCELLED, b"nobody waits")
     if request.method == LENGTH:
         return bytes(int.from_bytes(request.body, "little"))
+    if request.method == AWAIT:
+        with awaited(request):
+            while not request.is_cancelled:
+                time.sleep(0.001)
+        raise copyrpc.ServiceError(copyrpc.Status.CANCELLED)
     raise copyrpc.ServiceError(copyrpc.Status.UNIMPLEMENTED)
 
 
+@contextlib.contextmanager
+def awaited(request: Asked) -> "Iterator[None]":
+    """A file is there while the handler waits for its cancellation alone."""
+    with open(request.body, "wb"):
+        pass
+    try:
+        yield
+    finally:
+        os.remove(request.body)
+
+
 async def answer_async(request: copyrpc.Request) -> Any:
+    if request.method == AWAIT:
+        with awaited(request):
+            while not request.is_cancelled:
+                await asyncio.sleep(0.001)
+        raise copyrpc.ServiceError(copyrpc.Status.CANCELLED)
     while request.method == SLEEP and not request.is_cancelled:
         await asyncio.sleep(0.001)
     return answer(request)
@@ -224,9 +276,23 @@ def provide(form: str, socket: str, service: int) -> None:
         provider.serve(answer_async if form == "async" else answer, threads=2 if form == "threads" else 1)
 
 
-if len(sys.argv) == 4:
+def provide_lending(socket: str, service: int) -> None:
+    with copyrpc.BulkProvider(service, socket) as provider:
+
+        def stop_at_end() -> None:
+            sys.stdin.read()
+            provider.stop()
+
+        threading.Thread(target=stop_at_end, daemon=True).start()
+        say("serving")
+        provider.serve(answer)
+
+
+if len(sys.argv) == 4 and sys.argv[1] == "lending":
+    provide_lending(sys.argv[2], int(sys.argv[3]))
+elif len(sys.argv) == 4:
     provide(sys.argv[1], sys.argv[2], int(sys.argv[3]))
 elif sys.argv[1] == "async":
     asyncio.run(run_async())
 else:
-    run_blocking()
+    run_blocking(Lending() if sys.argv[1] == "lending" else Blocking())

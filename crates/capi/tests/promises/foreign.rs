@@ -17,6 +17,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::{BufRead as _, BufReader, Write as _},
+    iter,
     path::{Path, PathBuf},
     pin::Pin,
     process::{self, Child, ChildStdin, Command, Stdio},
@@ -115,7 +116,9 @@ impl Driver {
     /// Ends it; it has to succeed.
     pub(crate) fn end(mut self) {
         drop(self.orders.take());
-        while self.lines.recv_timeout(PATIENCE).is_ok() {}
+        // It closes its output as it ends.
+        let end = iter::repeat_with(|| self.lines.recv_timeout(PATIENCE)).find_map(Result::err);
+        assert_eq!(end, Some(mpsc::RecvTimeoutError::Disconnected), "it does not end");
         assert!(self.child.wait().unwrap().success());
     }
 }

@@ -1,18 +1,23 @@
 //! A daemon that can be stopped and started, and a service whose requests a test can hold.
 
 use std::{
-    env, fs,
+    env, fs, mem,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use copyrpc::{
     Client, ClientConfig, JobId, Provider, ProviderStop, Request, Retry, Runtime, Status,
+    bulk::{BulkProvider, BulkRegion, BulkRequest, Direction, Move},
     daemon::{self, BackgroundDaemon},
+    name,
     nic::Selection,
     typed::{Raw, service},
 };
@@ -133,11 +138,26 @@ impl Drop for Pair {
 
 /// A provider of [`Probe`], ended with the value.
 pub(crate) struct Service {
-    pub(crate) held: Arc<Mutex<Vec<Request>>>,
     /// Of the requests so far.
     pub(crate) traces: Arc<Mutex<Vec<u64>>>,
-    stop: ProviderStop,
+    held: Held,
     serving: Option<JoinHandle<()>>,
+}
+
+/// Requests that wait for the test.
+enum Held {
+    Requests(Arc<Mutex<Vec<Request>>>, ProviderStop),
+    Lending(Arc<Lending>),
+}
+
+/// What the thread has that serves calls which lend memory, and what it is to do.
+#[derive(Default)]
+struct Lending {
+    /// Those that are held, and those of them that are cancelled.
+    counts: Mutex<(usize, usize)>,
+    lets_cancelled_go: AtomicBool,
+    lets_all_go: AtomicBool,
+    is_over: AtomicBool,
 }
 
 impl Service {
@@ -168,19 +188,122 @@ impl Service {
             // It ends with its test at the latest.
             drop(served);
         };
-        Self { held, traces, stop, serving: Some(thread::spawn(serve)) }
+        let held = Held::Requests(held, stop);
+        Self { held, traces, serving: Some(thread::spawn(serve)) }
+    }
+
+    /// A provider of calls that lend memory.
+    pub(crate) fn lending(node: &Node) -> Self {
+        let config =
+            ClientConfig { retry: Retry::standard(), timeout: PATIENCE, ..ClientConfig::default() };
+        let provider = BulkProvider::offer_named(&node.socket(), "probe", config).unwrap();
+        let (lending, traces) = (Arc::new(Lending::default()), Arc::new(Mutex::new(Vec::new())));
+        let (shared, traced) = (Arc::clone(&lending), Arc::clone(&traces));
+        let serving = thread::spawn(move || shared.serve(provider, &traced));
+        Self { held: Held::Lending(lending), traces, serving: Some(serving) }
     }
 
     /// Requests that are held.
     pub(crate) fn holds(&self) -> usize {
-        self.held.lock().unwrap().len()
+        match &self.held {
+            Held::Requests(held, _) => held.lock().unwrap().len(),
+            Held::Lending(lending) => lending.counts.lock().unwrap().0,
+        }
     }
+
+    /// Whether those that are held are all cancelled.
+    pub(crate) fn are_told(&self) -> bool {
+        match &self.held {
+            Held::Requests(held, _) => {
+                held.lock().unwrap().iter().all(|request| request.context().is_cancelled())
+            }
+            Held::Lending(lending) => {
+                let (held, cancelled) = *lending.counts.lock().unwrap();
+                held == cancelled
+            }
+        }
+    }
+
+    /// Answers all that are held.
+    pub(crate) fn let_go(&self) {
+        match &self.held {
+            Held::Requests(held, _) => held.lock().unwrap().clear(),
+            Held::Lending(lending) => {
+                lending.lets_all_go.store(true, Ordering::Relaxed);
+                eventually("all are answered", || self.holds() == 0);
+                lending.lets_all_go.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Answers those that are held and cancelled.
+    pub(crate) fn let_cancelled_go(&self) {
+        match &self.held {
+            Held::Requests(held, _) => {
+                held.lock().unwrap().retain(|request| !request.context().is_cancelled());
+            }
+            Held::Lending(lending) => lending.lets_cancelled_go.store(true, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Lending {
+    fn serve(&self, mut provider: BulkProvider, traces: &Mutex<Vec<u64>>) {
+        let mut own = provider.bulk(4096).unwrap();
+        let mut held: Vec<(BulkRequest, bool)> = Vec::new();
+        while !self.is_over.load(Ordering::Relaxed) {
+            if let Some(work) = provider.next(Duration::from_millis(1)).unwrap() {
+                traces.lock().unwrap().push(work.context.unwrap().trace);
+                if work.method == name::method_number("hold") {
+                    held.push((work, false));
+                } else {
+                    answer_lent(&mut provider, &mut own, work);
+                }
+            }
+            let lets_all_go = self.lets_all_go.load(Ordering::Relaxed);
+            let lets_cancelled_go = self.lets_cancelled_go.load(Ordering::Relaxed);
+            for (work, mut is_cancelled) in mem::take(&mut held) {
+                is_cancelled = is_cancelled || provider.is_cancelled(&work);
+                if lets_all_go || lets_cancelled_go && is_cancelled {
+                    provider.answer(work, Status::Cancelled, b"").unwrap();
+                } else {
+                    held.push((work, is_cancelled));
+                }
+            }
+            let cancelled = held.iter().filter(|(_, is_cancelled)| *is_cancelled).count();
+            *self.counts.lock().unwrap() = (held.len(), cancelled);
+        }
+    }
+}
+
+/// Answers by what the call lends.
+fn answer_lent(provider: &mut BulkProvider, own: &mut BulkRegion, work: BulkRequest) {
+    let method = work.method;
+    let status = match method {
+        _ if method == name::method_number("echo") => Status::Ok,
+        _ if method == name::method_number("refuse") => Status::NotFound,
+        _ => Status::Unimplemented,
+    };
+    provider.renew(own).unwrap();
+    let len_bytes = work.slices[0].len_bytes;
+    let moves =
+        [Move { slice: 0, direction: Direction::Pull, offset: 0, local_offset: 0, len_bytes }];
+    // A call may end meanwhile.
+    let moved = provider.transfer(&work, own, &moves, PATIENCE).unwrap_or(0);
+    let mut pulled = vec![0; usize::try_from(moved).unwrap()];
+    own.read(0, &mut pulled).unwrap();
+    provider.answer(work, status, &pulled).unwrap();
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.held.lock().unwrap().clear();
-        self.stop.stop();
+        match &self.held {
+            Held::Requests(held, stop) => {
+                held.lock().unwrap().clear();
+                stop.stop();
+            }
+            Held::Lending(lending) => lending.is_over.store(true, Ordering::Relaxed),
+        }
         let _ = self.serving.take().map(JoinHandle::join);
     }
 }

@@ -1,21 +1,31 @@
 //! What every form of serving promises.
 
 use std::{
+    any::Any,
     collections::HashSet,
-    sync::{Mutex, mpsc},
+    env, fs,
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use copyrpc::{
-    CallError, Client, ClientConfig, Filler, HERE, InPlace, Inbound, Offer, ProvideError, Provider,
-    Request, Retry, Status, To,
+    CallError, Client, ClientConfig, Filler, HERE, InPlace, Inbound, Offer, Pipeline, ProvideError,
+    Provider, Request, Retry, Status, To,
     bulk::{BulkProvider, BulkRegion, BulkRequest, Direction, Move},
+    tokio::TokioClient,
 };
 
 use crate::{
+    clients::block_on,
     foreign::{Driver, Language},
-    node::{Node, PATIENCE},
+    node::{Node, PATIENCE, eventually},
 };
 
 /// A row of the table.
@@ -31,10 +41,13 @@ enum Form {
     PythonServe,
     PythonThreads,
     PythonAsync,
+    Lending,
+    CLending,
+    PythonLending,
 }
 
 impl Form {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 13] = [
         Self::Serve,
         Self::ServeInPlace,
         Self::ServeOn,
@@ -45,6 +58,9 @@ impl Form {
         Self::PythonServe,
         Self::PythonThreads,
         Self::PythonAsync,
+        Self::Lending,
+        Self::CLending,
+        Self::PythonLending,
     ];
 
     /// The program of another language that has it, and the argument that names it there.
@@ -55,8 +71,15 @@ impl Form {
             Self::PythonServe => Some((Language::Python, "serve")),
             Self::PythonThreads => Some((Language::Python, "threads")),
             Self::PythonAsync => Some((Language::Python, "async")),
+            Self::CLending => Some((Language::C, "lending")),
+            Self::PythonLending => Some((Language::Python, "lending")),
             _ => None,
         }
+    }
+
+    /// Its calls lend memory.
+    fn is_lending(self) -> bool {
+        matches!(self, Self::Lending | Self::CLending | Self::PythonLending)
     }
 }
 
@@ -66,20 +89,40 @@ const ECHO: u16 = 1;
 const SLEEP: u16 = 2;
 /// Answers with as many bytes as the body says.
 const LENGTH: u16 = 3;
+/// Makes a file of this name, waits for nothing but its cancellation, and removes the file.
+const AWAIT: u16 = 5;
 
 fn handle(request: &Inbound<'_>, answer: &mut Vec<u8>) -> Status {
-    match request.method {
-        ECHO => answer.extend_from_slice(request.body),
+    handle_any(request.method, request.body, || request.is_cancelled(), answer)
+}
+
+fn handle_any(
+    method: u16,
+    body: &[u8],
+    mut is_cancelled: impl FnMut() -> bool,
+    answer: &mut Vec<u8>,
+) -> Status {
+    match method {
+        ECHO => answer.extend_from_slice(body),
         SLEEP => {
-            while !request.is_cancelled() {
+            while !is_cancelled() {
                 thread::sleep(Duration::from_millis(1));
             }
             answer.extend_from_slice(b"nobody waits");
             return Status::Cancelled;
         }
         LENGTH => {
-            let len_bytes = u32::from_le_bytes(request.body.try_into().unwrap());
+            let len_bytes = u32::from_le_bytes(body.try_into().unwrap());
             answer.resize(len_bytes as usize, 7);
+        }
+        AWAIT => {
+            let file = Path::new(str::from_utf8(body).unwrap());
+            fs::write(file, b"").unwrap();
+            while !is_cancelled() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            fs::remove_file(file).unwrap();
+            return Status::Cancelled;
         }
         _ => return Status::Unimplemented,
     }
@@ -87,16 +130,9 @@ fn handle(request: &Inbound<'_>, answer: &mut Vec<u8>) -> Status {
 }
 
 fn handle_later(request: Request) {
-    let context = request.context();
-    let inbound = Inbound {
-        rank: context.rank,
-        method: context.method,
-        body: request.body(),
-        context: Some(context.caller),
-        cancellation: None,
-    };
-    let mut answer = Vec::new();
-    let status = handle(&inbound, &mut answer);
+    let (context, mut answer) = (request.context(), Vec::new());
+    let is_cancelled = || context.is_cancelled();
+    let status = handle_any(context.method, request.body(), is_cancelled, &mut answer);
     request.reply(status, answer);
 }
 
@@ -115,7 +151,7 @@ fn serve(form: Form, provider: Provider) -> Result<(), ProvideError> {
         Form::ServeOn => provider.serve_on(2, handle),
         Form::Run => provider.run(handle_later),
         Form::RunAsync => provider.run_async(|request| async move { handle_later(request) }),
-        foreign => unreachable!("{foreign:?} is a program of its own"),
+        other => unreachable!("{other:?} serves in another way"),
     }
 }
 
@@ -131,6 +167,7 @@ fn each(run: impl Fn(Form, &mut Node) + Sync) {
                 scope.spawn(move || {
                     let mut node = Node::start();
                     match form.foreign() {
+                        None if form.is_lending() => with_lending(form, &mut node, run),
                         Some(program) => with_program(program, form, &mut node, run),
                         None => with_provider(form, &mut node, run),
                     }
@@ -147,7 +184,29 @@ fn with_provider(form: Form, node: &mut Node, run: impl Fn(Form, &mut Node)) {
     let serving = thread::spawn(move || serve(form, provider));
     run(form, node);
     stop.stop();
+    eventually("it ends", || serving.is_finished());
     serving.join().unwrap().unwrap();
+}
+
+fn with_lending(form: Form, node: &mut Node, run: impl Fn(Form, &mut Node)) {
+    let config =
+        ClientConfig { retry: Retry::standard(), timeout: PATIENCE, ..ClientConfig::default() };
+    let mut provider = BulkProvider::offer(&node.socket(), SERVICE, config).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&is_over);
+    let serving = thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            let Some(work) = provider.next(Duration::from_millis(10)).unwrap() else { continue };
+            let mut answer = Vec::new();
+            let is_cancelled = || provider.is_cancelled(&work);
+            let status = handle_any(work.method, &work.body, is_cancelled, &mut answer);
+            provider.answer(work, status, &answer).unwrap();
+        }
+    });
+    run(form, node);
+    is_over.store(true, Ordering::Relaxed);
+    eventually("it ends", || serving.is_finished());
+    serving.join().unwrap();
 }
 
 /// Without its tools there is nothing to run; in CI there is.
@@ -165,37 +224,72 @@ fn with_program(
     driver.end();
 }
 
+fn patient() -> ClientConfig {
+    ClientConfig { timeout: PATIENCE, ..ClientConfig::default() }
+}
+
 fn client(node: &Node) -> Client {
-    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
-    Client::connect(&node.socket(), config).unwrap()
+    Client::connect(&node.socket(), patient()).unwrap()
+}
+
+/// Calls a provider of a form.
+struct Caller {
+    client: Client,
+    /// What its calls lend.
+    region: Option<BulkRegion>,
+}
+
+impl Caller {
+    fn of(form: Form, node: &Node) -> Self {
+        let mut client = client(node);
+        let region = form.is_lending().then(|| client.bulk(4096).unwrap());
+        Self { client, region }
+    }
+
+    fn call(&mut self, method: u16, body: &[u8]) -> Result<Vec<u8>, CallError> {
+        self.call_within(method, body, PATIENCE)
+    }
+
+    fn call_within(
+        &mut self,
+        method: u16,
+        body: &[u8],
+        within: Duration,
+    ) -> Result<Vec<u8>, CallError> {
+        let Self { client, region } = self;
+        let answer = match region {
+            None => client.call_within(To::new(HERE, SERVICE, method), body, within),
+            Some(region) => {
+                let to = To { rank: HERE, service: SERVICE, method };
+                client.call_bulk(to, body, &[region.slice(0, 64)], within)
+            }
+        };
+        answer.map(<[u8]>::to_vec)
+    }
 }
 
 #[test]
 fn what_came_too_late_ends_with_its_deadline_and_nobody_blames_the_service() {
     each(|form, node| {
-        let mut client = client(node);
+        let mut client = Caller::of(form, node);
         for number in 0..600_u64 {
             let within = Duration::from_micros(number % 3 * 20);
-            if let Err(error) = client.call_within(To::new(HERE, SERVICE, ECHO), b"late", within) {
+            if let Err(error) = client.call_within(ECHO, b"late", within) {
                 assert_eq!(error.status(), Status::DeadlineExceeded, "{form:?}: {error}");
                 assert!(!matches!(error, CallError::Service(_)), "{form:?}: {error}");
             }
         }
-        assert_eq!(
-            client.call(To::new(HERE, SERVICE, ECHO), b"in time"),
-            Ok(&b"in time"[..]),
-            "{form:?}"
-        );
+        assert_eq!(client.call(ECHO, b"in time"), Ok(b"in time".to_vec()), "{form:?}");
     });
 }
 
 #[test]
 fn what_a_service_says_after_the_deadline_is_not_its_word() {
     each(|form, node| {
-        let mut client = client(node);
+        let mut client = Caller::of(form, node);
         for _ in 0..20 {
             let within = Duration::from_millis(20);
-            let error = client.call_within(To::new(HERE, SERVICE, SLEEP), b"", within).unwrap_err();
+            let error = client.call_within(SLEEP, b"", within).unwrap_err();
             assert_eq!(error.status(), Status::DeadlineExceeded, "{form:?}: {error}");
             assert!(!matches!(error, CallError::Service(_)), "{form:?}: {error}");
         }
@@ -205,13 +299,15 @@ fn what_a_service_says_after_the_deadline_is_not_its_word() {
 #[test]
 fn an_answer_that_is_too_long_says_so_and_what_to_use_instead() {
     each(|form, node| {
-        let mut client = client(node);
+        let mut client = Caller::of(form, node);
         let len_bytes = 8_u32 << 20;
-        let error =
-            client.call(To::new(HERE, SERVICE, LENGTH), &len_bytes.to_le_bytes()).unwrap_err();
+        let error = client.call(LENGTH, &len_bytes.to_le_bytes()).unwrap_err();
         assert_eq!(error.status(), Status::OutOfRange, "{form:?}: {error}");
         let words = error.to_string();
-        let said = ["8388608 B", "stream", "bulk", "COPYRPC_MESSAGE_BYTES_MAX"];
+        let said = match form.is_lending() {
+            true => &["8388608 B", "2048 B", "push it to a slice"][..],
+            false => &["8388608 B", "stream", "bulk", "COPYRPC_MESSAGE_BYTES_MAX"],
+        };
         assert!(said.iter().all(|said| words.contains(said)), "{form:?}: {words}");
         assert!(error.detail().len() <= ClientConfig::default().response_bytes as usize, "{words}");
     });
@@ -220,21 +316,123 @@ fn an_answer_that_is_too_long_says_so_and_what_to_use_instead() {
 #[test]
 fn a_provider_that_reconnects_waits_longer_than_a_service_manager_takes() {
     each(|form, node| {
-        let mut first = client(node);
-        assert_eq!(
-            first.call(To::new(HERE, SERVICE, ECHO), b"first"),
-            Ok(&b"first"[..]),
-            "{form:?}"
-        );
+        let mut first = Caller::of(form, node);
+        assert_eq!(first.call(ECHO, b"first"), Ok(b"first".to_vec()), "{form:?}");
         node.stop_daemon();
         thread::sleep(Duration::from_millis(1500));
         node.start_daemon();
-        let (mut next, begin) = (client(node), Instant::now());
-        while let Err(error) = next.call(To::new(HERE, SERVICE, ECHO), b"next") {
+        let (mut next, begin) = (Caller::of(form, node), Instant::now());
+        while let Err(error) = next.call(ECHO, b"next") {
             assert!(begin.elapsed() < PATIENCE, "{form:?}: {error}");
             thread::sleep(Duration::from_millis(10));
         }
     });
+}
+
+/// Longer than any test runs.
+const HOURS: Duration = Duration::from_secs(4000);
+
+/// A request that waits for its cancellation, and its caller.
+struct Awaiting {
+    file: PathBuf,
+    caller: Box<dyn Any>,
+}
+
+impl Awaiting {
+    /// Its handler has begun. The caller makes so many calls before.
+    fn begin(form: Form, node: &Node, calls: usize) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let file = env::temp_dir().join(format!("copyrpc-awaits-{}-{number}", process::id()));
+        let name = file.to_str().unwrap().as_bytes();
+        let to = |method| To { rank: HERE, service: SERVICE, method };
+        if form.is_lending() {
+            let client = TokioClient::connect(&node.socket(), patient()).unwrap();
+            let region = block_on(client.bulk(4096)).unwrap();
+            let call = client.call_bulk(to(AWAIT), name, &[region.slice(0, 64)], HOURS);
+            eventually("its handler begins", || file.exists());
+            return Self { file, caller: Box::new((call, region, client)) };
+        }
+        let mut caller = Pipeline::connect(&node.socket(), patient()).unwrap();
+        for _ in 0..calls {
+            caller.submit(to(ECHO), b"", ()).unwrap();
+            while caller.in_flight() > 0 {
+                if caller.poll(|(), answer| assert!(answer.is_ok(), "{form:?}")) == 0 {
+                    caller.rest();
+                }
+            }
+        }
+        caller.submit_within(to(AWAIT), name, HOURS, ()).unwrap();
+        caller.flush();
+        eventually("its handler begins", || file.exists());
+        Self { file, caller: Box::new(caller) }
+    }
+
+    fn has_ended(&self) -> bool {
+        !self.file.exists()
+    }
+}
+
+#[test]
+fn the_end_of_a_daemon_cancels_the_requests_that_it_gave() {
+    each(|form, node| {
+        let awaiting = Awaiting::begin(form, node, 0);
+        node.stop_daemon();
+        eventually(&format!("{form:?}: its handler ends"), || awaiting.has_ended());
+        node.start_daemon();
+        let (mut next, begin) = (Caller::of(form, node), Instant::now());
+        while let Err(error) = next.call(ECHO, b"next") {
+            assert!(begin.elapsed() < PATIENCE, "{form:?}: {error}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+#[test]
+fn a_daemon_that_is_not_looked_for_cancels_the_requests_that_it_gave_and_serving_ends() {
+    let ours = |form: &Form| form.foreign().is_none() && !form.is_lending();
+    for form in Form::ALL.into_iter().filter(ours) {
+        let mut node = Node::start();
+        let offer = Offer::new(SERVICE);
+        let provider = Provider::offer(&node.socket(), &offer, ClientConfig::default()).unwrap();
+        let serving = thread::spawn(move || serve(form, provider));
+        let awaiting = Awaiting::begin(form, &node, 0);
+        node.stop_daemon();
+        eventually(&format!("{form:?} ends"), || serving.is_finished());
+        assert!(serving.join().unwrap().is_err() && awaiting.has_ended(), "{form:?}");
+    }
+}
+
+/// More calls than are made before a provider of the node is called without the daemon.
+const INTRODUCED: usize = 200;
+
+#[test]
+fn a_caller_without_the_daemon_in_between_that_is_gone_cancels_its_requests() {
+    each(|form, node| {
+        let Awaiting { file, caller } = Awaiting::begin(form, node, INTRODUCED);
+        drop(caller);
+        eventually(&format!("{form:?}: its handler ends"), || !file.exists());
+        let answer = Caller::of(form, node).call(ECHO, b"next");
+        assert_eq!(answer, Ok(b"next".to_vec()), "{form:?}");
+    });
+}
+
+#[test]
+fn a_provider_that_is_stopped_waits_for_no_handler_that_waits_for_its_cancellation() {
+    let files = Mutex::new(Vec::new());
+    each(|form, node| {
+        if matches!(form, Form::Lending | Form::CLending) {
+            // Its program has a loop of its own.
+            return;
+        }
+        let awaiting = Awaiting::begin(form, node, 0);
+        files.lock().unwrap().push((form, awaiting.file.clone()));
+        // The caller stays.
+        std::mem::forget(awaiting);
+    });
+    for (form, file) in files.into_inner().unwrap() {
+        assert!(!file.exists(), "{form:?}");
+    }
 }
 
 #[test]
