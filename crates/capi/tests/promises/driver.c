@@ -353,10 +353,21 @@ static void serve_here(copyrpc_request *request, void *user) {
     answer(request);
 }
 
+/* Threads that answer. */
+static int answering;
+
+static void *answer_on_thread(void *request) {
+    answer(request);
+    __atomic_sub_fetch(&answering, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
 static void serve_on_thread(copyrpc_request *request, void *user) {
     pthread_t thread;
     (void)user;
-    if (pthread_create(&thread, NULL, answer, request) != 0) {
+    __atomic_add_fetch(&answering, 1, __ATOMIC_RELAXED);
+    if (pthread_create(&thread, NULL, answer_on_thread, request) != 0) {
+        __atomic_sub_fetch(&answering, 1, __ATOMIC_RELEASE);
         copyrpc_request_reply(request, COPYRPC_RESOURCE_EXHAUSTED, NULL, 0);
         return;
     }
@@ -384,6 +395,10 @@ static int run_provider(int on_threads, const char *socket, uint16_t service) {
     }
     if (status != COPYRPC_OK) {
         fprintf(stderr, "%s\n", copyrpc_last_error());
+    }
+    /* The scenario waits for its end, and not for ever. */
+    while (__atomic_load_n(&answering, __ATOMIC_ACQUIRE) > 0) {
+        usleep(1000);
     }
     copyrpc_provider_free(provider);
     return status != COPYRPC_OK;

@@ -10,7 +10,7 @@ use ipc::Lifeline;
 use memory::sync::{AtomicBool, AtomicU64, Ordering};
 use os::clock;
 
-use crate::provider::request::Outbox;
+use crate::provider::outbox::Outbox;
 
 /// Between two questions to the kernel whether a session has ended.
 const LOOK_NS: u64 = 1_000_000;

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::provider::{cancellation::Cancellation, request::Work};
+use crate::provider::{cancellation::Cancellation, outbox::Work};
 
 /// Requests that were given and not answered, and how each is told that nobody waits for it.
 pub(super) type Given = HashMap<Work, Arc<Cancellation>, BuildHasherDefault<NumberHasher>>;

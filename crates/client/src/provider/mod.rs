@@ -16,6 +16,7 @@ mod given;
 mod in_place;
 mod inbound;
 mod offer;
+mod outbox;
 mod reception;
 mod reconnect;
 mod request;

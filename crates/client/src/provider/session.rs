@@ -27,8 +27,9 @@ use crate::{
         in_place::InPlace,
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
+        outbox::{Answered, Outbox, Work},
         reception::Reception,
-        request::{Answered, Outbox, ProviderStop, Work},
+        request::ProviderStop,
         verdict::{TOO_LONG, Verdict, too_long},
     },
 };

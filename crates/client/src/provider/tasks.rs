@@ -7,7 +7,7 @@ use std::{
     task::{Context, Wake, Waker},
 };
 
-use crate::provider::request::Outbox;
+use crate::provider::outbox::Outbox;
 
 /// Wakes one task.
 struct TaskWaker {

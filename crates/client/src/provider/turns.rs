@@ -13,8 +13,9 @@ use crate::{
         asks::{Asks, daemon_head},
         inbound::Context,
         offer::ProvideError,
+        outbox::Work,
         reception::Taken,
-        request::{Request, Work},
+        request::Request,
         session::{Session, Take, parse},
     },
 };

@@ -1,0 +1,144 @@
+//! What other threads tell the one that talks to the daemon.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use memory::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use os::{clock, event::EventFd};
+
+use crate::provider::verdict::Verdict;
+
+/// How long taken requests may go unanswered when the provider was stopped.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// Names a request: where its answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Work {
+    /// To the daemon, which calls the request so.
+    Daemon(u64),
+    /// To the client itself.
+    Client(ipc::RequestId),
+}
+
+/// An answer on its way to the thread that talks to the daemon.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) work: Work,
+    pub(super) epoch: u64,
+    pub(super) verdict: Verdict,
+    pub(super) body: Vec<u8>,
+}
+
+/// Answers, wakeups and the end.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    answers: Mutex<VecDeque<Answered>>,
+    /// Answers in the queue: a hint, which the lock settles.
+    count: AtomicUsize,
+    /// Tasks that were woken since the last look.
+    woken: Mutex<Vec<usize>>,
+    /// That thread sleeps, or is about to.
+    is_asleep: AtomicBool,
+    /// When a provider that was stopped waits no longer for requests that were taken; 0: it was not stopped.
+    stop_by_ns: AtomicU64,
+    /// Counts connections to daemons.
+    epoch: AtomicU64,
+    /// Readable while something was said to a thread that sleeps.
+    event: EventFd,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Result<Self, os::event::EventError> {
+        Ok(Self {
+            answers: Mutex::default(),
+            count: AtomicUsize::new(0),
+            woken: Mutex::default(),
+            is_asleep: AtomicBool::new(false),
+            stop_by_ns: AtomicU64::new(0),
+            epoch: AtomicU64::new(1),
+            event: EventFd::new()?,
+        })
+    }
+
+    pub(super) fn event(&self) -> &EventFd {
+        &self.event
+    }
+
+    pub(super) fn push(&self, answered: Answered) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push_back(answered);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// A task is to be polled.
+    pub(super) fn wake_task(&self, task: usize) {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Sequentially consistent, as in `doze`: either this thread sees that the other sleeps, or the other
+        // sees what this one said.
+        if self.is_asleep.swap(false, Ordering::SeqCst) {
+            // Fails only on a descriptor that is no event.
+            let _ = self.event.signal();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        let by_ns = clock::deadline_ns(STOP_MAX);
+        // It was stopped before, if this fails.
+        let _ = self.stop_by_ns.compare_exchange(0, by_ns, Ordering::SeqCst, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop_by_ns.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether it was stopped, and waits no longer for requests that were taken.
+    pub(super) fn is_over(&self, now_ns: u64) -> bool {
+        let by_ns = self.stop_by_ns.load(Ordering::SeqCst);
+        by_ns != 0 && now_ns >= by_ns
+    }
+
+    /// The number of the connection that requests come by.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// There is another connection: requests of earlier ones are over.
+    pub(super) fn begin_epoch(&self) -> u64 {
+        self.epoch.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(super) fn take_answer(&self) -> Option<Answered> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let answered = self.answers.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        if answered.is_some() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+        answered
+    }
+
+    pub(super) fn take_woken(&self) -> Vec<usize> {
+        std::mem::take(&mut self.woken.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says that the thread is about to sleep; `false` if there is something for it.
+    pub(super) fn doze(&self) -> bool {
+        self.is_asleep.store(true, Ordering::SeqCst);
+        let has_woken = !self.woken.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        self.count.load(Ordering::SeqCst) == 0 && !has_woken && !self.is_stopped()
+    }
+
+    pub(super) fn awake(&self) {
+        self.is_asleep.store(false, Ordering::SeqCst);
+        let _ = self.event.drain();
+    }
+}
