@@ -60,12 +60,10 @@ impl Session {
         turn: &mut dyn FnMut() -> usize,
     ) -> Result<bool, ProvideError> {
         let is_stopped = self.outbox.is_stopped();
-        if is_stopped {
-            if self.given.is_empty() || self.outbox.is_over(clock::now_ns()) {
-                self.hand_over();
-                self.cancel_given();
-                return Ok(true);
-            }
+        if is_stopped && (self.given.is_empty() || self.outbox.is_over(clock::now_ns())) {
+            self.hand_over();
+            self.cancel_given();
+            return Ok(true);
         }
         let read = if is_stopped { self.learn() } else { self.take_requests(take) };
         let turned = turn();
