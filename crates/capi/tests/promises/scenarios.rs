@@ -9,7 +9,7 @@ use std::{
 use copyrpc::{ClientConfig, Retry, Status};
 
 use crate::{
-    clients::{Ask, Handle, Kind, join},
+    clients::{Ask, Ended, Handle, Kind, join},
     foreign::Foreign,
     node::{Node, PATIENCE, Pair, Service, eventually},
     told::Origin,
@@ -87,9 +87,15 @@ fn a_deadline_counts_from_the_call_also_while_it_waits_for_room() {
         |kind| !kind.is_sync(),
         |kind, node, _| {
             let mut client = Handle::connect(kind, &node.socket(), config());
-            let mut asks = vec![Ask::HOLD.within(LONG); DEPTH];
+            let beside = if kind.is_pipeline() { DEPTH } else { 3 * DEPTH };
+            let mut asks = vec![Ask::HOLD.within(LONG); beside];
             asks.push(Ask::HOLD.within(SHORT));
-            let last = client.calls(&asks).pop().unwrap();
+            let mut ended = client.calls(&asks);
+            let last = ended.pop().unwrap();
+            // Those that wait for the room of the first do not wait for a deadline more.
+            for Ended { after, .. } in ended {
+                assert!(after < 2 * LONG, "{kind:?}: {after:?}");
+            }
             let error = last.answer.unwrap_err();
             assert!(last.after < SOON && error.is_not_executed, "{kind:?}: {error:?}");
             if kind.is_pipeline() {

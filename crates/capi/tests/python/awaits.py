@@ -1,6 +1,7 @@
 """Deadlines of an AsyncClient, its end, and calls after it: awaits.py SOCKET."""
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -124,6 +125,13 @@ async def main() -> None:
     await ends()
 
 
+async def left_open() -> None:
+    """More calls than there is room for, of a client that the program does not close."""
+    client = copyrpc.AsyncClient(SOCKET, timeout=60)
+    bodies = [b"%d" % number for number in range(2000)]
+    assert await asyncio.gather(*(client.call(0, "echo", 1, body) for body in bodies)) == bodies
+
+
 async def never(_request: copyrpc.Request) -> bytes:
     await asyncio.sleep(3600)
     return b""
@@ -147,6 +155,8 @@ for provider, handler in zip(providers, handlers):
     threading.Thread(target=provider.serve, args=(handler,), daemon=True).start()
 try:
     asyncio.run(main(), debug=False)
+    asyncio.run(left_open(), debug=True)
+    gc.collect()
 finally:
     for provider in providers:
         provider.stop()

@@ -30,6 +30,8 @@ async def awaits(request: copyrpc.Request) -> bytes:
         raise KeyError("as the test wants it")
     if request.body == b"refuse":
         raise copyrpc.ServiceError(copyrpc.Status.NOT_FOUND, b"no such file")
+    if request.body == b"long":
+        raise copyrpc.ServiceError(copyrpc.Status.NOT_FOUND, b"d" * 5000)
     return request.body
 
 
@@ -67,7 +69,8 @@ def fast_beside_slow(service: str) -> None:
 
 def failures() -> None:
     with copyrpc.Client(SOCKET, timeout=PATIENCE) as client:
-        for body, status, detail in ((b"raise", 13, b"KeyError"), (b"refuse", 5, b"no such file")):
+        expected = ((b"raise", 13, b"KeyError"), (b"refuse", 5, b"no such file"), (b"long", 5, b"d" * 1024))
+        for body, status, detail in expected:
             try:
                 client.call(0, "awaits", 1, body)
                 raise AssertionError("it succeeded")
@@ -76,6 +79,30 @@ def failures() -> None:
                     status, detail, copyrpc.Status(status).name.lower().replace("_", " ")
                 ), error
     assert len(records) == 1 and records[0].exc_info[0] is KeyError, records
+
+
+def exits() -> None:
+    """A handler that ends the program ends what serves, and its caller is not left waiting."""
+    for count in (1, 2):
+        provider, raised = copyrpc.Provider("exits", SOCKET), []
+
+        def serve() -> None:
+            try:
+                provider.serve(lambda _: sys.exit(3), count)
+            except SystemExit as error:
+                raised.append(error.code)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with copyrpc.Client(SOCKET, timeout=PATIENCE) as client:
+            try:
+                client.call(0, "exits", 1)
+                raise AssertionError("it succeeded")
+            except copyrpc.Error as error:
+                assert (error.status, error.detail) == (14, b"SystemExit"), error
+        thread.join(PATIENCE)
+        assert raised == [3], raised
+        provider.close()
 
 
 def abandoned() -> None:
@@ -118,6 +145,7 @@ try:
     fast_beside_slow("awaits")
     fast_beside_slow("waits")
     failures()
+    exits()
     abandoned()
     asyncio.run(inside_a_loop())
 finally:
