@@ -5,10 +5,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -147,17 +144,18 @@ pub(crate) struct Service {
 /// Requests that wait for the test.
 enum Held {
     Requests(Arc<Mutex<Vec<Request>>>, ProviderStop),
-    Lending(Arc<Lending>),
+    Lending(Arc<Mutex<Lending>>),
 }
 
 /// What the thread has that serves calls which lend memory, and what it is to do.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Lending {
-    /// Those that are held, and those of them that are cancelled.
-    counts: Mutex<(usize, usize)>,
-    lets_cancelled_go: AtomicBool,
-    lets_all_go: AtomicBool,
-    is_over: AtomicBool,
+    held: usize,
+    /// Of those that are held.
+    cancelled: usize,
+    lets_cancelled_go: bool,
+    lets_all_go: bool,
+    is_over: bool,
 }
 
 impl Service {
@@ -197,9 +195,10 @@ impl Service {
         let config =
             ClientConfig { retry: Retry::standard(), timeout: PATIENCE, ..ClientConfig::default() };
         let provider = BulkProvider::offer_named(&node.socket(), "probe", config).unwrap();
-        let (lending, traces) = (Arc::new(Lending::default()), Arc::new(Mutex::new(Vec::new())));
+        let (lending, traces) =
+            (Arc::<Mutex<Lending>>::default(), Arc::<Mutex<Vec<u64>>>::default());
         let (shared, traced) = (Arc::clone(&lending), Arc::clone(&traces));
-        let serving = thread::spawn(move || shared.serve(provider, &traced));
+        let serving = thread::spawn(move || serve_lending(provider, &shared, &traced));
         Self { held: Held::Lending(lending), traces, serving: Some(serving) }
     }
 
@@ -207,7 +206,7 @@ impl Service {
     pub(crate) fn holds(&self) -> usize {
         match &self.held {
             Held::Requests(held, _) => held.lock().unwrap().len(),
-            Held::Lending(lending) => lending.counts.lock().unwrap().0,
+            Held::Lending(lending) => lending.lock().unwrap().held,
         }
     }
 
@@ -218,7 +217,7 @@ impl Service {
                 held.lock().unwrap().iter().all(|request| request.context().is_cancelled())
             }
             Held::Lending(lending) => {
-                let (held, cancelled) = *lending.counts.lock().unwrap();
+                let Lending { held, cancelled, .. } = *lending.lock().unwrap();
                 held == cancelled
             }
         }
@@ -229,9 +228,9 @@ impl Service {
         match &self.held {
             Held::Requests(held, _) => held.lock().unwrap().clear(),
             Held::Lending(lending) => {
-                lending.lets_all_go.store(true, Ordering::Relaxed);
+                lending.lock().unwrap().lets_all_go = true;
                 eventually("all are answered", || self.holds() == 0);
-                lending.lets_all_go.store(false, Ordering::Relaxed);
+                lending.lock().unwrap().lets_all_go = false;
             }
         }
     }
@@ -242,37 +241,38 @@ impl Service {
             Held::Requests(held, _) => {
                 held.lock().unwrap().retain(|request| !request.context().is_cancelled());
             }
-            Held::Lending(lending) => lending.lets_cancelled_go.store(true, Ordering::Relaxed),
+            Held::Lending(lending) => lending.lock().unwrap().lets_cancelled_go = true,
         }
     }
 }
 
-impl Lending {
-    fn serve(&self, mut provider: BulkProvider, traces: &Mutex<Vec<u64>>) {
-        let mut own = provider.bulk(4096).unwrap();
-        let mut held: Vec<(BulkRequest, bool)> = Vec::new();
-        while !self.is_over.load(Ordering::Relaxed) {
-            if let Some(work) = provider.next(Duration::from_millis(1)).unwrap() {
-                traces.lock().unwrap().push(work.context.unwrap().trace);
-                if work.method == name::method_number("hold") {
-                    held.push((work, false));
-                } else {
-                    answer_lent(&mut provider, &mut own, work);
-                }
+fn serve_lending(mut provider: BulkProvider, shared: &Mutex<Lending>, traces: &Mutex<Vec<u64>>) {
+    let mut own = provider.bulk(4096).unwrap();
+    let mut held: Vec<(BulkRequest, bool)> = Vec::new();
+    loop {
+        if let Some(work) = provider.next(Duration::from_millis(1)).unwrap() {
+            traces.lock().unwrap().push(work.context.unwrap().trace);
+            if work.method == name::method_number("hold") {
+                held.push((work, false));
+            } else {
+                answer_lent(&mut provider, &mut own, work);
             }
-            let lets_all_go = self.lets_all_go.load(Ordering::Relaxed);
-            let lets_cancelled_go = self.lets_cancelled_go.load(Ordering::Relaxed);
-            for (work, mut is_cancelled) in mem::take(&mut held) {
-                is_cancelled = is_cancelled || provider.is_cancelled(&work);
-                if lets_all_go || lets_cancelled_go && is_cancelled {
-                    provider.answer(work, Status::Cancelled, b"").unwrap();
-                } else {
-                    held.push((work, is_cancelled));
-                }
-            }
-            let cancelled = held.iter().filter(|(_, is_cancelled)| *is_cancelled).count();
-            *self.counts.lock().unwrap() = (held.len(), cancelled);
         }
+        let Lending { lets_cancelled_go, lets_all_go, is_over, .. } = *shared.lock().unwrap();
+        if is_over {
+            return;
+        }
+        for (work, mut is_cancelled) in mem::take(&mut held) {
+            is_cancelled = is_cancelled || provider.is_cancelled(&work);
+            if lets_all_go || lets_cancelled_go && is_cancelled {
+                provider.answer(work, Status::Cancelled, b"").unwrap();
+            } else {
+                held.push((work, is_cancelled));
+            }
+        }
+        let mut shared = shared.lock().unwrap();
+        shared.held = held.len();
+        shared.cancelled = held.iter().filter(|(_, is_cancelled)| *is_cancelled).count();
     }
 }
 
@@ -302,7 +302,7 @@ impl Drop for Service {
                 held.lock().unwrap().clear();
                 stop.stop();
             }
-            Held::Lending(lending) => lending.is_over.store(true, Ordering::Relaxed),
+            Held::Lending(lending) => lending.lock().unwrap().is_over = true,
         }
         let _ = self.serving.take().map(JoinHandle::join);
     }

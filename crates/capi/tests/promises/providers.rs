@@ -6,11 +6,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-        mpsc,
-    },
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -192,10 +188,9 @@ fn with_lending(form: Form, node: &mut Node, run: impl Fn(Form, &mut Node)) {
     let config =
         ClientConfig { retry: Retry::standard(), timeout: PATIENCE, ..ClientConfig::default() };
     let mut provider = BulkProvider::offer(&node.socket(), SERVICE, config).unwrap();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&is_over);
+    let (running, stop) = mpsc::channel::<()>();
     let serving = thread::spawn(move || {
-        while !stop.load(Ordering::Relaxed) {
+        while stop.try_recv() == Err(mpsc::TryRecvError::Empty) {
             let Some(work) = provider.next(Duration::from_millis(10)).unwrap() else { continue };
             let mut answer = Vec::new();
             let is_cancelled = || provider.is_cancelled(&work);
@@ -204,7 +199,7 @@ fn with_lending(form: Form, node: &mut Node, run: impl Fn(Form, &mut Node)) {
         }
     });
     run(form, node);
-    is_over.store(true, Ordering::Relaxed);
+    drop(running);
     eventually("it ends", || serving.is_finished());
     serving.join().unwrap();
 }
@@ -341,8 +336,12 @@ struct Awaiting {
 impl Awaiting {
     /// Its handler has begun. The caller makes so many calls before.
     fn begin(form: Form, node: &Node, calls: usize) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        static COUNT: Mutex<u32> = Mutex::new(0);
+        let number = {
+            let mut count = COUNT.lock().unwrap();
+            *count += 1;
+            *count
+        };
         let file = env::temp_dir().join(format!("copyrpc-awaits-{}-{number}", process::id()));
         let name = file.to_str().unwrap().as_bytes();
         let to = |method| To { rank: HERE, service: SERVICE, method };
