@@ -10,7 +10,7 @@ use ipc::Lifeline;
 use memory::sync::{AtomicBool, AtomicU64, Ordering};
 use os::clock;
 
-use crate::provider::outbox::Outbox;
+use crate::provider::stop_sign::StopSign;
 
 /// Between two questions to the kernel whether a session has ended.
 const LOOK_NS: u64 = 1_000_000;
@@ -19,7 +19,7 @@ const LOOK_NS: u64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct DaemonSession {
     pub(super) lifeline: Lifeline,
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) stop_sign: Arc<StopSign>,
 }
 
 /// The sign that a request is cancelled: the caller died, gave up or was refused by
@@ -72,7 +72,7 @@ impl Cancellation {
             return false;
         }
         self.looked_ns.store(now_ns, Ordering::Relaxed);
-        let has_ended = daemon.outbox.is_over(now_ns)
+        let has_ended = daemon.stop_sign.is_over(now_ns)
             || daemon.lifeline.is_cut()
             || self.caller.as_ref().is_some_and(Lifeline::is_cut);
         if has_ended {

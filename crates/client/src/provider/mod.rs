@@ -22,6 +22,7 @@ mod reconnect;
 mod request;
 mod running;
 mod session;
+mod stop_sign;
 mod tasks;
 mod thread_queue;
 mod turns;

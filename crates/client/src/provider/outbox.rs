@@ -2,17 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, PoisonError},
-    time::Duration,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use memory::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use os::{clock, event::EventFd};
+use os::event::EventFd;
 
-use crate::provider::verdict::Verdict;
-
-/// How long taken requests may go unanswered when the provider was stopped.
-const STOP_MAX: Duration = Duration::from_secs(5);
+use crate::provider::{stop_sign::StopSign, verdict::Verdict};
 
 /// Names a request: where its answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,8 +38,7 @@ pub(super) struct Outbox {
     woken: Mutex<Vec<usize>>,
     /// That thread sleeps, or is about to.
     is_asleep: AtomicBool,
-    /// When a provider that was stopped waits no longer for requests that were taken; 0: it was not stopped.
-    stop_by_ns: AtomicU64,
+    stop_sign: Arc<StopSign>,
     /// Counts connections to daemons.
     epoch: AtomicU64,
     /// Readable while something was said to a thread that sleeps.
@@ -57,7 +52,7 @@ impl Outbox {
             count: AtomicUsize::new(0),
             woken: Mutex::default(),
             is_asleep: AtomicBool::new(false),
-            stop_by_ns: AtomicU64::new(0),
+            stop_sign: Arc::new(StopSign::new()),
             epoch: AtomicU64::new(1),
             event: EventFd::new()?,
         })
@@ -89,20 +84,16 @@ impl Outbox {
     }
 
     pub(super) fn stop(&self) {
-        let by_ns = clock::deadline_ns(STOP_MAX);
-        // It was stopped before, if this fails.
-        let _ = self.stop_by_ns.compare_exchange(0, by_ns, Ordering::SeqCst, Ordering::SeqCst);
+        self.stop_sign.stop();
         self.wake();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.stop_by_ns.load(Ordering::SeqCst) != 0
+        self.stop_sign.is_stopped()
     }
 
-    /// Whether it was stopped, and waits no longer for requests that were taken.
-    pub(super) fn is_over(&self, now_ns: u64) -> bool {
-        let by_ns = self.stop_by_ns.load(Ordering::SeqCst);
-        by_ns != 0 && now_ns >= by_ns
+    pub(super) fn stop_sign(&self) -> &Arc<StopSign> {
+        &self.stop_sign
     }
 
     /// The number of the connection that requests come by.

@@ -163,8 +163,8 @@ impl Session {
     /// There is a connection, by which the service is offered.
     pub(super) fn begin(&mut self) {
         self.measure();
-        let (lifeline, outbox) = (self.ipc.lifeline(), self.outbox());
-        let daemon = Arc::new(DaemonSession { lifeline, outbox });
+        let (lifeline, stop_sign) = (self.ipc.lifeline(), Arc::clone(self.outbox.stop_sign()));
+        let daemon = Arc::new(DaemonSession { lifeline, stop_sign });
         self.cancellation = Cancellation::of_session(&daemon, None);
         let service = self.offer.service;
         self.reception = Reception::open(&mut self.ipc, service, self.answer_bytes_max, daemon);

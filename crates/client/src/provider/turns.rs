@@ -60,7 +60,8 @@ impl Session {
         turn: &mut dyn FnMut() -> usize,
     ) -> Result<bool, ProvideError> {
         let is_stopped = self.outbox.is_stopped();
-        if is_stopped && (self.given.is_empty() || self.outbox.is_over(clock::now_ns())) {
+        if is_stopped && (self.given.is_empty() || self.outbox.stop_sign().is_over(clock::now_ns()))
+        {
             self.hand_over();
             self.cancel_given();
             return Ok(true);
