@@ -67,6 +67,10 @@ pub const IS_PUSH: u16 = 1;
 /// A bit of [`BulkServeHead::flags`]: the work that is given has a [`BulkWorkExtra`].
 pub const WANTS_EXTRA: u8 = 1;
 
+/// A bit of [`BulkServeHead::flags`]: the provider's clock is past the deadline of the call that it answers, whose failure
+/// is that, and not the service's word. The daemon reads its own once per turn.
+pub const IS_LATE: u8 = 2;
+
 /// A bit of [`BulkWorkHead::slices`], whose number is far below it: a [`BulkWorkExtra`] follows. Daemons of earlier builds
 /// send none.
 pub const HAS_EXTRA: u16 = 1 << 15;
@@ -137,7 +141,7 @@ head! {
         service: U16,
         /// How the call went: a status of the protocol.
         status: u8,
-        /// [`WANTS_EXTRA`], or 0.
+        /// [`WANTS_EXTRA`], [`IS_LATE`].
         flags: u8,
         /// Zero.
         reserved: [u8; 4],

@@ -16,8 +16,9 @@ use crate::{
     bulk::{
         BulkError, BulkRegion, Connection, Move, Registrar, daemon_head,
         message::{
-            BODY_BYTES_MAX, BulkServeHead, BulkWorkExtra, BulkWorkHead, HAS_EXTRA, IS_WRITABLE,
-            MoveHead, RegionHead, SliceInfo, TransferHead, WANTS_EXTRA, entries, method,
+            BODY_BYTES_MAX, BulkServeHead, BulkWorkExtra, BulkWorkHead, HAS_EXTRA, IS_LATE,
+            IS_WRITABLE, MoveHead, RegionHead, SliceInfo, TransferHead, WANTS_EXTRA, entries,
+            method,
         },
         word, word_or_zero,
     },
@@ -269,14 +270,14 @@ impl BulkProvider {
 
     fn next_until(&mut self, deadline_ns: u64) -> Result<Option<BulkRequest>, CallError> {
         if !self.is_asking && self.arrived.is_empty() {
-            self.serve(0, Status::Ok, b"")?;
+            self.serve(0, Status::Ok, b"", 0)?;
         }
         loop {
             if let Some(work) = self.arrived.pop_front() {
                 match work {
                     // It came while another call was answered: nothing is executed.
                     Ok(late) if late.is_late() => {
-                        self.serve(late.id, Status::DeadlineExceeded, b"")?;
+                        self.serve(late.id, Status::DeadlineExceeded, b"", IS_LATE)?;
                         continue;
                     }
                     work => return work.map(Some),
@@ -312,7 +313,8 @@ impl BulkProvider {
             (status, body)
         };
         self.has_unread_answer = true;
-        match self.serve(work.id, status, body) {
+        let late = if status != Status::Ok && work.is_late() { IS_LATE } else { 0 };
+        match self.serve(work.id, status, body, late) {
             Err(error) if self.is_to_look(&error) => {
                 self.has_unread_answer = false;
                 Ok(())
@@ -420,12 +422,12 @@ impl BulkProvider {
     }
 
     /// Answers a call, if there is one, and asks for the next.
-    fn serve(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
+    fn serve(&mut self, work: u64, status: Status, body: &[u8], late: u8) -> Result<(), CallError> {
         let head = BulkServeHead {
             work: work.into(),
             service: self.service.number.into(),
             status: status.code(),
-            flags: WANTS_EXTRA,
+            flags: WANTS_EXTRA | late,
             reserved: [0; 4],
         };
         self.submit(method::SERVE, &[head.as_bytes(), body], Duration::MAX, Asked::Next)?;

@@ -4,8 +4,8 @@ use std::collections::{VecDeque, btree_map::Entry};
 
 use client::{
     bulk::message::{
-        BODY_BYTES_MAX, BulkServeHead, BulkWorkExtra, BulkWorkHead, HAS_EXTRA, IS_WRITABLE,
-        PeerCallHead, PeerSlice, SliceInfo, WANTS_EXTRA, entries,
+        BODY_BYTES_MAX, BulkServeHead, BulkWorkExtra, BulkWorkHead, HAS_EXTRA, IS_LATE,
+        IS_WRITABLE, PeerCallHead, PeerSlice, SliceInfo, WANTS_EXTRA, entries,
     },
     message::{CallerHead, LENDS_MEMORY, ServiceRecord, ServiceReport},
     name::NAME_BYTES_MAX,
@@ -331,8 +331,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 Some(key) => {
                     let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
                     let mut body = body.to_vec();
-                    let is_late = |work: &Work<P>| work.deadline_ns <= turn.now_ns();
-                    if status != Status::Ok && self.works.get(key).is_some_and(is_late) {
+                    let is_late = head.flags & IS_LATE != 0
+                        || self.works.get(key).is_some_and(|it| it.deadline_ns <= turn.now_ns());
+                    if status != Status::Ok && is_late {
                         // The deadline is what failed, and not the service's word.
                         self.end_work(turn, key, Status::DeadlineExceeded, Vec::new());
                     } else {
