@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use bench::clients::{self as forms, Clients};
 use clap::Args as ClapArgs;
-use measure::{cores::Cores, progress::Progress, results::Results, schedule};
+use measure::{cores::Cores, progress::StepProgress, results::Results, schedule};
 use nics::Selection;
 
 use crate::{bench::shown, output};
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
     let cores = os::affinity::allowed_cores()?.len();
     let nic = Selection::from_env();
     let header = output::header("clients", nic.name(), cores, "nothing".to_owned());
-    let mut progress = Progress::new("samples", cells.len() * (runs + 1));
+    let mut progress = StepProgress::new("samples", cells.len() * (runs + 1));
     let stop = stop_at_signal()?;
     let samples = schedule::interleave(&mut clients, runs, |cell| {
         progress.step(cells[cell].name.clone());

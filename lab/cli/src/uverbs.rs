@@ -15,7 +15,7 @@ use ::uverbs::{
     process::{EXPLAIN_ENV, FABRIC_ENV, LENIENT, PROFILE_ENV, ROCE, STRICT_ENV},
 };
 use anyhow::Context as _;
-use measure::progress::Progress;
+use measure::progress::StepProgress;
 use verbs::LinkLayer;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -127,7 +127,7 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
     let mut shown = table::table(&["verdict", "shows", "program"]);
     let mut failed = 0;
     let rows = ROWS.iter().filter(|row| wanted(&row.line())).collect::<Vec<_>>();
-    let mut progress = Progress::new("programs", rows.len());
+    let mut progress = StepProgress::new("programs", rows.len());
     for row in rows {
         progress.step(row.line());
         let verdict = match row.run(!args.lenient) {

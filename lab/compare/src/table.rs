@@ -9,7 +9,7 @@ use copyrpc_os::machine;
 use measure::{
     cores::Cores,
     date,
-    progress::Progress,
+    progress::StepProgress,
     regime::Probes,
     results::{Cell, FORMAT, Header, Metric, Results},
     schedule::Sample,
@@ -24,14 +24,14 @@ pub struct Measurements {
     notes: Vec<String>,
     /// Rounds that have begun.
     round: usize,
-    progress: Progress,
+    progress: StepProgress,
     /// Cores that this process may use before it is pinned to one.
     cores: usize,
 }
 
 impl Default for Measurements {
     fn default() -> Self {
-        let progress = Progress::new("rounds", 0);
+        let progress = StepProgress::new("rounds", 0);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             cells: Vec::new(),

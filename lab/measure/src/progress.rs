@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// A bar on standard error if that is a terminal; a line every ten seconds elsewhere.
-pub struct Progress {
+pub struct StepProgress {
     /// Name of the steps, in the plural.
     steps: &'static str,
     bar: ProgressBar,
@@ -20,7 +20,7 @@ pub struct Progress {
     last_line: Duration,
 }
 
-impl Progress {
+impl StepProgress {
     /// Progress over `of` steps.
     #[must_use]
     pub fn new(steps: &'static str, of: usize) -> Self {
@@ -55,12 +55,13 @@ impl Progress {
             return None;
         }
         self.last_line = elapsed;
-        let (done, of) = (self.bar.position(), self.bar.length().unwrap_or(0));
-        Some(format!("{done} of {of} {} after {} s: {name}", self.steps, elapsed.as_secs()))
+        let Self { steps, bar, .. } = self;
+        let of = bar.length().unwrap_or(0);
+        Some(format!("{} of {of} {steps} after {} s: {name}", bar.position(), elapsed.as_secs()))
     }
 }
 
-impl Drop for Progress {
+impl Drop for StepProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn lines_come_ten_seconds_apart() {
-        let mut progress = Progress::new("samples", 4);
+        let mut progress = StepProgress::new("samples", 4);
         progress.expect(1);
         progress.step("a");
         assert_eq!(progress.line("a", Duration::from_secs(9)), None);

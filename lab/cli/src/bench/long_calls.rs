@@ -10,7 +10,7 @@ use command::{
     output::print,
     table::table,
 };
-use measure::{cores::Cores, progress::Progress};
+use measure::{cores::Cores, progress::StepProgress};
 
 /// Longest bodies with `--quick`.
 const QUICK_BYTES_MAX: usize = 1 << 20;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &LongArgs) -> anyhow::Result<()> {
         .flat_map(|way| lengths.clone().map(move |len_bytes| (way, len_bytes)))
         .filter(|(way, len_bytes)| way.carries(*len_bytes))
         .collect();
-    let mut progress = Progress::new("cells", cells.len());
+    let mut progress = StepProgress::new("cells", cells.len());
     let (mut shown, mut lines) = (table(&HEADER), String::new());
     let begin = Instant::now();
     for (way, len_bytes) in cells {

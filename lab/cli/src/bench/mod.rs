@@ -15,7 +15,7 @@ use bench::{
 };
 use measure::{
     cores::{Cores, CoresError},
-    progress::Progress,
+    progress::StepProgress,
     results::{Aim, Cell, Goal, Results},
     schedule,
 };
@@ -361,7 +361,7 @@ impl Session {
     ) -> anyhow::Result<Results> {
         let header = output::header(bench, nic, self.allowed, self.cores.to_string());
         let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
-        let mut progress = Progress::new("samples", self.cells.len() * (runs + 1));
+        let mut progress = StepProgress::new("samples", self.cells.len() * (runs + 1));
         let stop = stop_at_signal()?;
         let cells = &self.cells;
         let samples = schedule::interleave(&mut self.suite, runs, |cell| {

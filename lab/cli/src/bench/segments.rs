@@ -21,7 +21,7 @@ use kv::{
 use measure::{
     number::{number, percent},
     paired::Ratio,
-    progress::Progress,
+    progress::StepProgress,
     stats::median,
     table::Table,
 };
@@ -302,7 +302,7 @@ pub(super) fn run(args: &SegmentsArgs) -> anyhow::Result<()> {
     let scratch = Scratch::new().context("cannot make a folder for results")?;
     let round = Round { at, is_quick: args.quick, scratch: &scratch.0 };
     let rounds = args.runs.unwrap_or(if args.quick { 1 } else { ROUNDS });
-    let mut progress = Progress::new("steps", 2 * usize::from(rounds));
+    let mut progress = StepProgress::new("steps", 2 * usize::from(rounds));
     let mut outcomes = Vec::new();
     for _ in 0..rounds {
         progress.step("layers");
