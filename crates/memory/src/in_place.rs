@@ -209,7 +209,7 @@ impl Filler<'_> {
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), Overfull> {
         let to = self.advance(bytes.len())?;
         // SAFETY: so many bytes were left, and are this filler's.
-        unsafe { copy::copy_out(to, bytes) };
+        unsafe { copy::copy_out_body(to, bytes) };
         Ok(())
     }
 

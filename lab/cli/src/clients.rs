@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use bench::clients::{self as forms, Clients};
 use clap::Args as ClapArgs;
-use measure::{cores::Cores, results::Results, schedule};
+use measure::{cores::Cores, progress::StepProgress, results::Results, schedule};
 use nics::Selection;
 
 use crate::{bench::shown, output};
@@ -78,14 +78,13 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
     let cores = os::affinity::allowed_cores()?.len();
     let nic = Selection::from_env();
     let header = output::header("clients", nic.name(), cores, "nothing".to_owned());
-    let progress = shown::progress_bar(cells.len() * (runs + 1));
+    let mut progress = StepProgress::new("samples", cells.len() * (runs + 1));
     let stop = stop_at_signal()?;
     let samples = schedule::interleave(&mut clients, runs, |cell| {
-        progress.set_message(cells[cell].name.clone());
-        progress.inc(1);
+        progress.step(cells[cell].name.clone());
         !stop.load(Ordering::Relaxed)
     });
-    progress.finish_and_clear();
+    drop(progress);
     let samples = shown::unless_interrupted(&stop, samples)?;
     let mut results = Results::new(header, &cells, &samples, &[]);
     results.notes.extend(clients.absent.iter().cloned());

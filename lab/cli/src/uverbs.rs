@@ -15,6 +15,7 @@ use ::uverbs::{
     process::{EXPLAIN_ENV, FABRIC_ENV, LENIENT, PROFILE_ENV, ROCE, STRICT_ENV},
 };
 use anyhow::Context as _;
+use measure::progress::StepProgress;
 use verbs::LinkLayer;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -126,9 +127,9 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
     let mut shown = table::table(&["verdict", "shows", "program"]);
     let mut failed = 0;
     let rows = ROWS.iter().filter(|row| wanted(&row.line())).collect::<Vec<_>>();
-    let progress = crate::bench::shown::progress_bar(rows.len());
+    let mut progress = StepProgress::new("programs", rows.len());
     for row in rows {
-        progress.set_message(row.line());
+        progress.step(row.line());
         let verdict = match row.run(!args.lenient) {
             Verdict::Works => "works".to_owned(),
             Verdict::Skipped => format!("skipped: install {}", row.package),
@@ -138,9 +139,8 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
             }
         };
         shown.add_row([verdict, row.shows.to_owned(), row.line()]);
-        progress.inc(1);
     }
-    progress.finish_and_clear();
+    drop(progress);
     output::print(&format!("{shown}\n"))?;
     if failed > 0 {
         anyhow::bail!("{failed} of the above do not work");

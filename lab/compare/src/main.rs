@@ -41,7 +41,8 @@ struct Choice {
     /// Also writes the results here, one JSON object per line; not those of `wakes`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// A prefix with other builds of UCX and libfabric than the system's: bin/ucx_perftest, bin/fi_pingpong, lib/libucp.so.0
+    /// A prefix with other builds of UCX and libfabric than the system's: bin/ucx_perftest, bin/fi_pingpong, lib/libucp.so.0,
+    /// such as folder `libucx` of the Python package libucx-cu12
     #[arg(long, value_name = "DIR")]
     rivals: Option<PathBuf>,
     /// One table for each pace of the machine instead of one for all

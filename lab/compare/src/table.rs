@@ -6,10 +6,10 @@ use std::{
 };
 
 use copyrpc_os::machine;
-use indicatif::{ProgressBar, ProgressStyle};
 use measure::{
     cores::Cores,
     date,
+    progress::StepProgress,
     regime::Probes,
     results::{Cell, FORMAT, Header, Metric, Results},
     schedule::Sample,
@@ -24,17 +24,14 @@ pub struct Measurements {
     notes: Vec<String>,
     /// Rounds that have begun.
     round: usize,
-    /// On standard error, if that is a terminal.
-    progress: ProgressBar,
+    progress: StepProgress,
     /// Cores that this process may use before it is pinned to one.
     cores: usize,
 }
 
 impl Default for Measurements {
     fn default() -> Self {
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        let progress = ProgressBar::new(0).with_style(style);
+        let progress = StepProgress::new("rounds", 0);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             cells: Vec::new(),
@@ -50,39 +47,40 @@ impl Default for Measurements {
 impl Measurements {
     /// So many rounds of cells are to come.
     pub fn expect(&self, rounds: usize) {
-        self.progress.inc_length(rounds as u64);
+        self.progress.expect(rounds);
+    }
+
+    /// Adds a cell for each of `peers` at `work`, in this order, which is that of the table.
+    pub fn declare<'a>(
+        &mut self,
+        (work, reference): (&str, &str),
+        metric: Metric,
+        peers: impl IntoIterator<Item = &'a str>,
+    ) {
+        for peer in peers {
+            self.cells.push(Cell {
+                name: name_of(work, peer),
+                metric,
+                versus: (peer != reference).then(|| name_of(work, reference)),
+                floor: None,
+                lines: None,
+                reference: None,
+            });
+        }
     }
 
     /// A round of a cell begins. Its number gives the order in which peers take their turns.
     pub fn begin(&mut self, cell: &str) -> usize {
         self.round += 1;
-        self.progress.set_message(cell.to_owned());
-        self.progress.inc(1);
+        self.progress.step(cell);
         self.round
     }
 
-    /// Adds a sample of `peer` at `work`, which is compared with `reference` at the same work.
-    pub fn add(
-        &mut self,
-        (work, peer, reference): (&str, &str, &str),
-        metric: Metric,
-        probes: Probes,
-        value: f64,
-    ) {
-        let name = format!("{work}/{peer}");
-        let known = self.cells.iter().position(|cell| cell.name == name);
-        let cell = known.unwrap_or_else(|| {
-            let versus = (peer != reference).then(|| format!("{work}/{reference}"));
-            self.cells.push(Cell {
-                name,
-                metric,
-                versus,
-                floor: None,
-                lines: None,
-                reference: None,
-            });
-            self.cells.len() - 1
-        });
+    /// Adds a sample of `peer` at `work`, both [declared](Self::declare).
+    pub fn add(&mut self, work: &str, peer: &str, probes: Probes, value: f64) {
+        let name = name_of(work, peer);
+        let cell = self.cells.iter().position(|cell| cell.name == name);
+        let Some(cell) = cell else { panic!("{name} was not declared") };
         self.samples.push(Sample { cell, round: self.round, probes, value, per_batch: None });
     }
 
@@ -95,7 +93,7 @@ impl Measurements {
 
     /// Prints one table, or one for each pace of the machine, and writes a file for programs.
     pub fn show(self, cores: Cores, json: Option<File>, by_pace: bool) -> Fallible<()> {
-        self.progress.finish_and_clear();
+        drop(self.progress);
         let header = Header {
             format: FORMAT,
             bench: "compare".into(),
@@ -119,6 +117,10 @@ impl Measurements {
         }
         Ok(results.report(by_pace).write_text(&mut std::io::stdout().lock())?)
     }
+}
+
+fn name_of(work: &str, peer: &str) -> String {
+    format!("{work}/{peer}")
 }
 
 fn command_line() -> String {

@@ -9,6 +9,7 @@
 //! schedule      interleaves cells, each sample between two probes
 //! events        what the processor counts meanwhile: cycles, instructions, cache misses
 //! reference     numbers of others, on hardware
+//! progress      a bar, or lines in a file, while samples are taken
 //! stats         samples of one regime to median, minimum, maximum
 //! results       cells, rows and their circumstances: the file of JSON lines, written and read
 //! table         one table as text, Markdown, CSV
@@ -28,6 +29,7 @@ mod header;
 pub mod number;
 pub mod paired;
 pub mod ping_pong;
+pub mod progress;
 pub mod reference;
 pub mod regime;
 pub mod report;

@@ -127,7 +127,8 @@ impl fmt::Display for Ratio {
         }
         match self.verdict() {
             Verdict::Undecided { more_rounds } => {
-                write!(f, ", undecided: {more_rounds} more rounds")
+                let plural = if more_rounds == 1 { "" } else { "s" };
+                write!(f, ", undecided: {more_rounds} more round{plural}")
             }
             Verdict::More | Verdict::Less | Verdict::Same => Ok(()),
         }

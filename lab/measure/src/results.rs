@@ -490,11 +490,21 @@ pub fn events_table(rows: impl Iterator<Item = (String, String, EventCounts)>) -
     table
 }
 
+/// The name of a cell without the folders that it shares with `beside`.
+fn relative(name: &str, beside: &str) -> String {
+    let shared = name.split('/').zip(beside.split('/')).take_while(|(a, b)| a == b).count();
+    name.split('/').skip(shared).collect::<Vec<_>>().join("/")
+}
+
 fn table(rows: &[Row]) -> Table {
     let has_floor = rows.iter().any(|row| row.floor.is_some());
     let has_calls = rows.iter().any(|row| row.per_batch.is_some());
-    let mut head =
-        vec!["cell", "metric", "unit", "vs", "median", "min", "max", "runs", "lines", "ratio"];
+    let has_lines = rows.iter().any(|row| row.lines.is_some());
+    let mut head = vec!["cell", "unit", "median", "min", "max", "runs"];
+    if has_lines {
+        head.push("lines");
+    }
+    head.extend(["ratio to", "ratio"]);
     if has_floor {
         head.push("of the limit");
     }
@@ -505,14 +515,16 @@ fn table(rows: &[Row]) -> Table {
     if has_calls {
         head.extend(["calls/batch", "answers/batch"]);
     }
-    let mut table = Table::new(4, head);
+    let mut table = Table::new(2, head);
     for row in rows {
         let Summary { median, min, max, runs } = row.summary;
-        let vs = row.vs.clone().unwrap_or_default();
-        let mut fields = vec![row.cell.clone(), row.metric.clone(), row.unit.clone(), vs];
+        let mut fields = vec![row.cell.clone(), row.unit.clone()];
         fields.extend([median, min, max].map(number));
         fields.push(runs.to_string());
-        fields.push(row.lines.map(number).unwrap_or_default());
+        if has_lines {
+            fields.push(row.lines.map(number).unwrap_or_default());
+        }
+        fields.push(row.vs.as_deref().map(|vs| relative(vs, &row.cell)).unwrap_or_default());
         fields.push(row.ratio_text());
         if has_floor {
             fields.push(number::ratio(row.floor_ratio));

@@ -385,7 +385,7 @@ impl SlotMemory for Half {
             return unsafe { copy::copy_out_words(to, message) };
         }
         // SAFETY: as above.
-        unsafe { copy::copy_out(to, message) }
+        unsafe { copy::copy_out_body(to, message) }
     }
 
     fn store_parts(&self, slot: usize, call: u16, parts: &[&[u8]]) {
@@ -394,7 +394,7 @@ impl SlotMemory for Half {
         for part in parts {
             // SAFETY: the message lies inside the region, and its parts are as long together. As for
             // `store`.
-            unsafe { copy::copy_out(to, part) };
+            unsafe { copy::copy_out_body(to, part) };
             to = to.wrapping_add(part.len());
         }
     }

@@ -94,6 +94,26 @@ pub unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
     unsafe { machine_copy::copy_out_past_caches(dst, src) }
 }
 
+/// From this length on stores past the caches gain whether or not the two cores share a cache
+/// (the table above `copy_out_past_caches` in `x86_64.rs`).
+const BODY_PAST_CACHES_BYTES_MIN: usize = 32 << 10;
+
+/// [`copy_out`] of a body of any length to memory that a process of another core reads next:
+/// [`copy_out_past_caches`] if it is long and the processor [gains by it](gains_past_caches).
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+#[inline]
+pub unsafe fn copy_out_body(dst: *mut u8, src: &[u8]) {
+    if src.len() >= BODY_PAST_CACHES_BYTES_MIN && gains_past_caches() {
+        // SAFETY: by contract.
+        return unsafe { copy_out_past_caches(dst, src) };
+    }
+    // SAFETY: by contract.
+    unsafe { copy_out(dst, src) }
+}
+
 /// Copies `len_bytes` bytes in ascending order of addresses. Others may access both sides
 /// meanwhile.
 ///

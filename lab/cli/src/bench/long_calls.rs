@@ -10,9 +10,7 @@ use command::{
     output::print,
     table::table,
 };
-use measure::cores::Cores;
-
-use super::shown::progress_bar;
+use measure::{cores::Cores, progress::StepProgress};
 
 /// Longest bodies with `--quick`.
 const QUICK_BYTES_MAX: usize = 1 << 20;
@@ -64,17 +62,16 @@ pub(crate) fn run(args: &LongArgs) -> anyhow::Result<()> {
         .flat_map(|way| lengths.clone().map(move |len_bytes| (way, len_bytes)))
         .filter(|(way, len_bytes)| way.carries(*len_bytes))
         .collect();
-    let progress = progress_bar(cells.len());
+    let mut progress = StepProgress::new("cells", cells.len());
     let (mut shown, mut lines) = (table(&HEADER), String::new());
     let begin = Instant::now();
     for (way, len_bytes) in cells {
-        progress.set_message(format!("{} {len_bytes} B", way.name()));
+        progress.step(format!("{} {len_bytes} B", way.name()));
         let costs = long_call_costs(&nic, way, len_bytes, args.calls(len_bytes), Some(cores))??;
         shown.add_row(row(way, len_bytes, &costs));
         lines += &format!("{}\n", json(way, len_bytes, &costs));
-        progress.inc(1);
     }
-    progress.finish_and_clear();
+    drop(progress);
     if args.json {
         return print(&lines);
     }

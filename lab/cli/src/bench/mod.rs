@@ -15,6 +15,7 @@ use bench::{
 };
 use measure::{
     cores::{Cores, CoresError},
+    progress::StepProgress,
     results::{Aim, Cell, Goal, Results},
     schedule,
 };
@@ -360,15 +361,14 @@ impl Session {
     ) -> anyhow::Result<Results> {
         let header = output::header(bench, nic, self.allowed, self.cores.to_string());
         let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
-        let progress = shown::progress_bar(self.cells.len() * (runs + 1));
+        let mut progress = StepProgress::new("samples", self.cells.len() * (runs + 1));
         let stop = stop_at_signal()?;
         let cells = &self.cells;
         let samples = schedule::interleave(&mut self.suite, runs, |cell| {
-            progress.set_message(cells[cell].name.clone());
-            progress.inc(1);
+            progress.step(cells[cell].name.clone());
             !stop.load(Ordering::Relaxed)
         });
-        progress.finish_and_clear();
+        drop(progress);
         let samples = shown::unless_interrupted(&stop, samples)?;
         let mut results = Results::new(header, cells, &samples, aims);
         for (index, cell) in cells.iter().enumerate() {

@@ -21,12 +21,12 @@ use kv::{
 use measure::{
     number::{number, percent},
     paired::Ratio,
+    progress::StepProgress,
     stats::median,
     table::Table,
 };
 use serde::Serialize;
 
-use super::shown::progress_bar;
 use crate::output;
 
 /// Nodes of the store.
@@ -302,22 +302,20 @@ pub(super) fn run(args: &SegmentsArgs) -> anyhow::Result<()> {
     let scratch = Scratch::new().context("cannot make a folder for results")?;
     let round = Round { at, is_quick: args.quick, scratch: &scratch.0 };
     let rounds = args.runs.unwrap_or(if args.quick { 1 } else { ROUNDS });
-    let progress = progress_bar(2 * usize::from(rounds));
+    let mut progress = StepProgress::new("steps", 2 * usize::from(rounds));
     let mut outcomes = Vec::new();
     for _ in 0..rounds {
-        progress.set_message("layers");
+        progress.step("layers");
         let segments = round.segments()?;
-        progress.inc(1);
-        progress.set_message("store");
+        progress.step("store");
         let measured = round.measured()?;
-        progress.inc(1);
         let row = |(asked, measured)| (segments.predict(asked, at), measured);
         let mut rows = Asked::ALL.into_iter().zip(measured).map(row);
         let rows =
             [(); 4].map(|()| rows.next().unwrap_or((Predicted { value: 0.0, bound: "" }, 0.0)));
         outcomes.push(Outcome { segments, rows });
     }
-    progress.finish_and_clear();
+    drop(progress);
     if let Some(path) = &args.json {
         output::write_file(path, |file| write_json(&outcomes, file))?;
     }

@@ -1,4 +1,4 @@
-//! Progress and results of a benchmark, as people and programs see them.
+//! Results of a benchmark, as people and programs see them.
 
 use std::{
     io::{self, Write as _},
@@ -7,16 +7,8 @@ use std::{
 
 use anyhow::Context as _;
 use command::output::{write_file, write_stdout};
-use indicatif::{ProgressBar, ProgressStyle};
 use measure::{results::Results, schedule::Sample};
 use memory::sync::{AtomicBool, Ordering};
-
-/// Steps, and a message about the one that is done now. On standard error, if that is a terminal.
-pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
-    ProgressBar::new(steps as u64)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
 
 /// The samples of a run that no signal has stopped. Processes of the terminal get the signal too, so it is the cause of
 /// an error that the run may have met.

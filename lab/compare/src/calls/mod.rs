@@ -274,6 +274,8 @@ pub fn compare(
             }
             lack.is_none()
         });
+        let names = contenders.iter().map(Contender::name);
+        comparison.declare((&work.name(), REFERENCE), work.metric(), names);
         for _ in 0..rounds {
             let round = comparison.begin(&work.name());
             let order = shuffled(contenders.len(), round);
@@ -341,7 +343,7 @@ fn take_turns(
         let value = contender.sample(session, cores, work).map_err(|e| format!("{name}: {e}"))?;
         let probes = Probes { before_ns, after_ns: session.probe()? };
         match value {
-            Ok(ns) => comparison.add((&name_of_work, name, REFERENCE), work.metric(), probes, ns),
+            Ok(ns) => comparison.add(&name_of_work, name, probes, ns),
             Err(reason) => {
                 comparison.note(format!("{name}: skipped: {reason}"));
                 skipped.push(name);

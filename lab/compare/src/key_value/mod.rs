@@ -47,6 +47,9 @@ pub const CHILD: &str = "kv-child";
 pub const OUR_CHILD: &str = "kv-our-child";
 /// What every ratio is to.
 const REFERENCE: &str = "copyrpc delegation";
+/// What a run is filed under.
+const NUMBERS: [(&str, Metric); 3] =
+    [("rate", Metric::Rate), ("p50", Metric::RoundTrip), ("p99", Metric::RoundTrip)];
 
 const VALUES_BYTES: [usize; 3] = [64, 4 << 10, 64 << 10];
 const QUEUE_DEPTHS: [u32; 3] = [1, 4, 32];
@@ -197,6 +200,12 @@ pub fn compare(rounds: usize, filter: &str, comparison: &mut Measurements) -> Fa
     }
     let (cells, rounds) = (cells(rounds == 0), rounds.max(1));
     comparison.expect(rounds * cells.len());
+    for (name, _) in &cells {
+        for (number, metric) in NUMBERS {
+            let names = contenders.iter().map(|contender| contender.name);
+            comparison.declare((&format!("{name}/{number}"), REFERENCE), metric, names);
+        }
+    }
     for _ in 0..rounds {
         for (name, workload) in &cells {
             let round = comparison.begin(name);
@@ -222,12 +231,9 @@ fn file(cell: &str, name: &str, record: &RunRecord, comparison: &mut Measurement
     };
     let latency = Latency::merged(&measured.local.latency, &measured.remote.latency).to_histogram();
     let at = |quantile: f64| latency.value_at_quantile(quantile) as f64;
-    for (what, metric, value) in [
-        ("rate", Metric::Rate, measured.rate() / 1e6),
-        ("p50", Metric::RoundTrip, at(0.5)),
-        ("p99", Metric::RoundTrip, at(0.99)),
-    ] {
-        comparison.add((&format!("{cell}/{what}"), name, REFERENCE), metric, probes, value);
+    let values = [measured.rate() / 1e6, at(0.5), at(0.99)];
+    for ((number, _), value) in NUMBERS.into_iter().zip(values) {
+        comparison.add(&format!("{cell}/{number}"), name, probes, value);
     }
     Ok(())
 }

@@ -81,15 +81,16 @@ pub fn compare(
     for (shape, name, metric) in shapes {
         for (bytes, rows) in &lengths {
             let work = format!("queues/{name}/{bytes}B");
+            let chosen = rows.iter().filter(|(name, _)| chosen(name)).collect::<Vec<_>>();
+            comparison.declare((&work, REFERENCE), metric, chosen.iter().map(|(name, _)| *name));
             for _ in 0..rounds {
                 let round = comparison.begin(&work);
-                let chosen = rows.iter().filter(|(name, _)| chosen(name)).collect::<Vec<_>>();
                 for index in shuffled(chosen.len(), round) {
                     let (peer, run) = chosen[index];
                     let before_ns = probe()?;
                     let Some(value) = run(shape, stage)? else { continue };
                     let probes = Probes { before_ns, after_ns: probe()? };
-                    comparison.add((&work, peer, REFERENCE), metric, probes, value);
+                    comparison.add(&work, peer, probes, value);
                 }
             }
         }
