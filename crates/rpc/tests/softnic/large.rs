@@ -10,7 +10,7 @@ use softnic::Nic;
 
 use crate::{
     basics::body,
-    rig::{ECHO, LATER, Node, join, pair, shapes, soft, tight, until},
+    rig::{ECHO, LATER, Node, fabric, join, pair, shapes, soft, tight, until},
 };
 
 /// Rules C4.4 and C6.1: around the longest body of the ring, and to 16 MiB.
@@ -27,6 +27,28 @@ fn bodies_of_every_length_arrive_whole() {
             assert_eq!(*status, Status::Ok);
             assert!(*answer == body, "{len_bytes} B came back as {} B", answer.len());
         }
+    }
+}
+
+/// Rules C1.1 and C2.3: the ring takes a body of 16 KiB behind 64 bytes of a program's heads, and a batch is as long as
+/// the side that receives it announced: that of another build may take less.
+#[test]
+fn bodies_of_16_kib_go_in_the_ring_of_a_side_that_takes_them() {
+    const HEADS_BYTES: usize = 64;
+    let (long, shorter) = (Config::default(), Config { batch_bytes: 1 << 14, ..Config::default() });
+    let pieces = |node: &Node| node.worker.stats().bodies.pieces;
+    // Requests travel to the ring of `b`, answers to that of `a`.
+    for (of_a, of_b, fetched) in
+        [(&long, &long, [0, 0]), (&long, &shorter, [0, 1]), (&shorter, &long, [1, 0])]
+    {
+        let fabric = fabric();
+        let (mut a, mut b) = (Node::open(&fabric, of_a), Node::open(&fabric, of_b));
+        let (to_b, _) = join(&mut a, &mut b);
+        let body = body(1, 16_384 + HEADS_BYTES);
+        let cookie = a.call(to_b, ECHO, &body).unwrap();
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+        assert!(a.program.ended[&cookie] == (Status::Ok, body));
+        assert_eq!([pieces(&a), pieces(&b)], fetched, "READs");
     }
 }
 
