@@ -173,7 +173,7 @@ fn a_call_that_is_written_in_parts_is_whole_and_made_once() {
             a.worker.finish_call(&begun, &call).unwrap();
             let again = a.worker.finish_call(&begun, &call);
             assert!(matches!(again, Err(CallError::NotConnected)), "its body is lent");
-            assert!(a.worker.put_call(&begun, 0, b"late").is_err());
+            assert!(a.worker.put_call(&begun, 0, &b"late"[..]).is_err());
             drop(begun);
             until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
             assert!(a.program.ended[&cookie] == (Status::Ok, body), "{len_bytes} B");
@@ -192,13 +192,13 @@ fn a_call_that_was_begun_and_is_not_made_leaves_no_memory() {
             let too_long = a.worker.begin_call(to_b, &call, 1 << 30);
             assert!(matches!(too_long, Err(CallError::TooLong { .. })));
             let begun = a.worker.begin_call(to_b, &call, 1 << 20).unwrap();
-            a.worker.put_call(&begun, 0, &[7; 1 << 16]).unwrap();
+            a.worker.put_call(&begun, 0, &[7; 1 << 16][..]).unwrap();
             assert_eq!(a.worker.large_memory().used_bytes, 1 << 20);
             match case {
                 0 => drop(begun),
                 1 => {
                     a.worker.close(to_b);
-                    assert!(a.worker.put_call(&begun, 1 << 16, &[7; 100]).is_err());
+                    assert!(a.worker.put_call(&begun, 1 << 16, &[7; 100][..]).is_err());
                     let made = a.worker.finish_call(&begun, &call);
                     assert!(matches!(made, Err(CallError::NotConnected)));
                     b.worker.close(to_a);
@@ -255,7 +255,7 @@ fn an_answer_that_was_begun_and_is_not_finished_leaves_no_memory() {
             until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
             let (mut token, _) = b.program.kept.remove(0);
             b.worker.begin_answer(&mut token, 1 << 20).unwrap();
-            b.worker.put_answer(&token, 0, &[7; 1 << 16]).unwrap();
+            b.worker.put_answer(&token, 0, &[7; 1 << 16][..]).unwrap();
             assert_eq!(b.worker.large_memory().used_bytes, 1 << 20);
             let expected = match case {
                 0 => {
@@ -272,7 +272,7 @@ fn an_answer_that_was_begun_and_is_not_finished_leaves_no_memory() {
                 }
                 3 => {
                     b.worker.close(to_a);
-                    let gone = b.worker.put_answer(&token, 1 << 16, &[7; 100]);
+                    let gone = b.worker.put_answer(&token, 1 << 16, &[7; 100][..]);
                     assert!(matches!(gone, Err(ReplyError::Gone)));
                     assert!(matches!(b.worker.finish_answer(token), Err(ReplyError::Gone)));
                     a.worker.close(to_b);

@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn a_long_call_costs_what_the_documentation_says() {
         let nic = Selection::with_settings("soft", std::collections::BTreeMap::new());
-        for (way, copies) in [(LongCallWay::Rpc, 4.0), (LongCallWay::Daemons, 6.0)] {
+        for (way, copies) in [(LongCallWay::Rpc, 4.0), (LongCallWay::Daemons, 4.0)] {
             let len_bytes = 300_000;
             let costs = long_call_costs(&nic, way, len_bytes, 20, None).unwrap().unwrap();
             let bodies = |bytes: f64| bytes / len_bytes as f64;
