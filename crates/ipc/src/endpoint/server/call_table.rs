@@ -329,7 +329,7 @@ impl CallTable {
     fn keeps_left(&self, (call, serial): (u16, u64), part: &Range<usize>) -> Option<bool> {
         let entry = self.entries.get(usize::from(call))?;
         let kept_bytes = self.kept_bytes.get(usize::from(call)).copied().unwrap_or(0);
-        (serial != 0 && entry.serial == serial).then(|| part.end <= kept_bytes as usize)
+        (serial != 0 && entry.serial == serial).then_some(part.end <= kept_bytes as usize)
     }
 
     /// Whether the client has given up a call.
