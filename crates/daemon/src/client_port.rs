@@ -73,6 +73,12 @@ pub trait Replies {
         false
     }
 
+    /// Lends such a part; `None`: it is to be [read](Self::read_left).
+    fn lend_left(&mut self, from: Self::ReplyTo, part: Range<usize>) -> Option<LentBytes<'_>> {
+        let _ = (from, part);
+        None
+    }
+
     /// All clients, in no order.
     fn clients(&self) -> Vec<ClientEntry> {
         Vec::new()
@@ -294,6 +300,10 @@ impl Replies for ipc::Replies {
 
     fn read_left(&mut self, from: ipc::RequestId, part: Range<usize>, to: &mut Vec<u8>) -> bool {
         Self::read_left(self, from, part, to)
+    }
+
+    fn lend_left(&mut self, from: ipc::RequestId, part: Range<usize>) -> Option<LentBytes<'_>> {
+        Self::lend_left(self, from, part)
     }
 
     fn clients(&self) -> Vec<ClientEntry> {

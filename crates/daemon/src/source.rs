@@ -3,6 +3,8 @@
 use core::{cell::Cell, fmt, ops::Deref, ops::Range};
 use std::rc::Rc;
 
+use client::LentBytes;
+
 use crate::client_port::{ClientPort, Replies as _};
 
 /// A copy of a body, behind heads that were read.
@@ -91,6 +93,16 @@ impl<P: ClientPort> Source<P> {
     /// Bytes that [`copy`](Self::copy) copies before it hands them out, of a part of so many.
     pub(crate) fn copies_of(&self, part_bytes: usize) -> u64 {
         if matches!(self, Self::Left(_)) { part_bytes as u64 } else { 0 }
+    }
+
+    /// Lends a part of what was left with a client; `None`: it is to be [copied](Self::copy).
+    pub(crate) fn lend<'r>(
+        &self,
+        replies: &'r mut P::Replies,
+        part: Range<usize>,
+    ) -> Option<LentBytes<'r>> {
+        let Self::Left(LeftBody { from, head_bytes, .. }) = self else { return None };
+        replies.lend_left(*from, head_bytes + part.start..head_bytes + part.end)
     }
 
     /// Hands a part to `put` in strips, with the offset of each. `put` does not fail for want of the source: that is

@@ -8,7 +8,7 @@ use std::{
 };
 
 use memory::{
-    MapFault, Region, ViewError,
+    Filler, LentBytes, MapFault, Overfull, Region, ViewError,
     sync::{Arc, Ordering},
 };
 use verbs::{Access, Lkey, MemoryError, MemoryRegion, Registration, Rkey};
@@ -184,10 +184,25 @@ impl MemoryRegion for Mr {
         span.copy_in(to);
     }
 
+    fn read_into(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+        to: &mut Filler<'_>,
+    ) -> Result<(), Overfull> {
+        let at = self.at(offset);
+        to.put_span(self.view(offset, len_bytes, || self.memory.region().span(at, len_bytes)))
+    }
+
     #[inline]
     fn write(&self, offset: usize, from: &[u8]) {
         let len = from.len();
         self.view(offset, len, || self.memory.region().span(self.at(offset), len)?.copy_out(from));
+    }
+
+    fn write_lent(&self, offset: usize, from: LentBytes<'_>) {
+        let (at, len) = (self.at(offset), from.len());
+        self.view(offset, len, || self.memory.region().span(at, len)?.copy_lent(from, false));
     }
 
     #[inline]

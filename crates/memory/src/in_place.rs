@@ -3,7 +3,7 @@
 use core::{fmt, marker::PhantomData, ops::Range, ptr::NonNull};
 use std::io;
 
-use crate::copy;
+use crate::{Span, copy};
 
 /// Zeros that the unfilled end of a message is made of.
 const ZEROS: [u8; 256] = [0; 256];
@@ -227,6 +227,26 @@ impl Filler<'_> {
         Ok(())
     }
 
+    /// The same of bytes of a region.
+    ///
+    /// # Errors
+    ///
+    /// [`Overfull`].
+    ///
+    /// # Panics
+    ///
+    /// If they are those that are filled.
+    pub fn put_span(&mut self, bytes: Span<'_>) -> Result<(), Overfull> {
+        let (from, len_bytes) = (bytes.as_ptr().as_ptr().cast_const(), bytes.len());
+        let to = self.advance(len_bytes)?;
+        let distance = to.addr().abs_diff(from.addr());
+        assert!(distance >= len_bytes, "a copy of bytes to themselves");
+        // SAFETY: so many bytes were left, and are this filler's; the span's are mapped while it lives, and they do not
+        // overlap.
+        unsafe { copy::copy_between(to, from, len_bytes) };
+        Ok(())
+    }
+
     /// Takes the address of the next bytes.
     #[inline]
     fn advance(&mut self, len_bytes: usize) -> Result<*mut u8, Overfull> {
@@ -331,6 +351,46 @@ mod tests {
         expected.resize(600, 0);
         assert_eq!(lent(&region, 600).to_vec(), expected);
         assert_eq!(lent(&region, 601).to_vec()[600], 0xa5, "nothing behind it was touched");
+    }
+
+    #[test]
+    fn bytes_of_a_region_are_put_if_there_is_room_and_not_into_themselves() {
+        let [from, to] = [(), ()].map(|()| Region::heap(1024).unwrap());
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(600).collect();
+        from.whole().sub(8, 600).unwrap().copy_out(&bytes).unwrap();
+        let part = |at: usize, len_bytes| from.whole().sub(8 + at, len_bytes).unwrap();
+        let mut message = filler(&to, 601);
+        message.put(b"-").unwrap();
+        assert_eq!(message.put_span(part(0, 0)), Ok(()));
+        assert_eq!(message.put_span(part(0, 300)), Ok(()));
+        assert_eq!(message.put_span(part(300, 300)), Ok(()));
+        assert_eq!(message.put_span(part(0, 1)), Err(Overfull { len_bytes: 1, left_bytes: 0 }));
+        assert_eq!(lent(&to, 601).to_vec(), [b"-", &bytes[..]].concat());
+        let overlap = std::panic::catch_unwind(|| filler(&from, 100).put_span(part(0, 100)));
+        assert!(overlap.is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_lent_fill_a_span_and_not_that_of_themselves() {
+        let [from, to] = [(), ()].map(|()| Region::heap(1024).unwrap());
+        let bytes: Vec<u8> = (1..=u8::MAX).cycle().take(700).collect();
+        from.whole().sub(0, 700).unwrap().copy_out(&bytes).unwrap();
+        // Around whole lines, at their starts and between.
+        for (at, len_bytes) in [(0, 700), (64, 64), (3, 61), (1, 700), (63, 1), (5, 0), (8, 200)] {
+            for past_caches in [false, true] {
+                to.whole().zero().unwrap();
+                let span = to.whole().sub(at, len_bytes).unwrap();
+                span.copy_lent(lent(&from, len_bytes), past_caches).unwrap();
+                let found = lent(&to, 1024).to_vec();
+                assert_eq!(found[at..at + len_bytes], bytes[..len_bytes], "{at} {len_bytes}");
+                let around = found[..at].iter().chain(&found[at + len_bytes..]);
+                assert!(around.into_iter().all(|byte| *byte == 0), "{at} {len_bytes}");
+            }
+        }
+        let overlap = std::panic::catch_unwind(|| {
+            from.whole().sub(99, 100).unwrap().copy_lent(lent(&from, 100), false)
+        });
+        assert!(overlap.is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use core::{marker::PhantomData, ptr::NonNull, slice};
 
 use crate::{
-    Line, Region, copy,
+    LentBytes, Line, Region, copy,
     sync::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -235,6 +235,32 @@ impl<'a> Span<'a> {
         assert_eq!(from.len(), self.len_bytes, "copy_out fills the whole span");
         // SAFETY: as many bytes, mapped writable while `'a` lasts; others may access them meanwhile.
         unsafe { copy::copy_out_past_caches(base.as_ptr(), from) }
+        Ok(())
+    }
+
+    /// Copies bytes that others may write meanwhile to the whole span, in ascending order of addresses, and
+    /// [past the caches](Self::copy_out_past_caches) if `past_caches`: one copy, and none of them is believed.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::ReadOnly`].
+    ///
+    /// # Panics
+    ///
+    /// If there are more or fewer bytes, or they are of this span.
+    pub fn copy_lent(&self, from: LentBytes<'_>, past_caches: bool) -> Result<(), ViewError> {
+        let to = self.writable()?.base.as_ptr();
+        let (from, len_bytes) = (from.as_ptr().as_ptr().cast_const(), from.len());
+        assert_eq!(len_bytes, self.len_bytes, "copy_lent fills the whole span");
+        assert!(to.addr().abs_diff(from.addr()) >= len_bytes, "a copy of bytes to themselves");
+        if past_caches {
+            // SAFETY: as many bytes, mapped writable while `'a` lasts; what is lent is mapped, and elsewhere. Others may
+            // access both meanwhile.
+            unsafe { copy::copy_between_past_caches(to, from, len_bytes) }
+        } else {
+            // SAFETY: as above.
+            unsafe { copy::copy_between(to, from, len_bytes) }
+        }
         Ok(())
     }
 

@@ -42,7 +42,7 @@ pub struct Config {
     pub peer_ring_bytes_max: usize,
     /// Share of this side's ring that is kept for responses.
     pub response_bytes: usize,
-    /// Longest batch; longer bodies go by rendezvous.
+    /// Longest batch; bodies that do not fit it with their heads go by rendezvous.
     pub batch_bytes: usize,
     /// Longest body that comes by rendezvous, from registered memory, below 2 GiB; 0: none does.
     pub large_bytes: u32,
@@ -109,6 +109,9 @@ pub struct Config {
     pub entropy: Entropy,
 }
 
+/// A body of 16 KiB, behind its heads and those of the program.
+const BATCH_BYTES: usize = (16 << 10) + (1 << 10);
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -118,7 +121,7 @@ impl Default for Config {
             ring_bytes: 1 << 18,
             peer_ring_bytes_max: 1 << 26,
             response_bytes: 1 << 17,
-            batch_bytes: 1 << 14,
+            batch_bytes: BATCH_BYTES,
             large_bytes: 1 << 26,
             large_memory_total_bytes: 1 << 30,
             large_memory_bytes: 1 << 28,

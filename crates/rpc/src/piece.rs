@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use memory::{Filler, Overfull};
 use verbs::Nic;
 
 use crate::pool::Buffer;
@@ -46,6 +47,15 @@ impl<'b, N: Nic> BodyPiece<'b, N> {
             && to.len() <= self.range.end - offset;
         assert!(is_inside, "bytes beyond a piece");
         self.buffer.copy_part(offset, to);
+    }
+
+    /// Puts the piece into a message: it is copied once.
+    ///
+    /// # Errors
+    ///
+    /// [`Overfull`]: nothing was put.
+    pub fn put_to(&self, to: &mut Filler<'_>) -> Result<(), Overfull> {
+        self.buffer.put_part(self.range.start, self.range.len(), to)
     }
 }
 

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use ids::{Cqn, Gid, Lid, Lkey, Qpn, Rkey, Srqn};
+use memory::{Filler, LentBytes, Overfull};
 
 use crate::{
     Access, AddressVector, Arm, ArmError, AsyncEvent, Capabilities, Completion, CqConfig,
@@ -88,12 +89,41 @@ pub trait MemoryRegion {
     /// If `offset + to.len()` exceeds the region.
     fn read(&self, offset: usize, to: &mut [u8]);
 
+    /// Puts bytes of the region into a message.
+    ///
+    /// # Errors
+    ///
+    /// [`Overfull`]: nothing was put.
+    ///
+    /// # Panics
+    ///
+    /// If `offset + len_bytes` exceeds the region.
+    fn read_into(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+        to: &mut Filler<'_>,
+    ) -> Result<(), Overfull> {
+        let mut copy = vec![0; len_bytes];
+        self.read(offset, &mut copy);
+        to.put(&copy)
+    }
+
     /// Copies bytes into the region.
     ///
     /// # Panics
     ///
     /// If `offset + from.len()` exceeds the region.
     fn write(&self, offset: usize, from: &[u8]);
+
+    /// Copies bytes that others may write meanwhile into the region.
+    ///
+    /// # Panics
+    ///
+    /// If `offset + from.len()` exceeds the region.
+    fn write_lent(&self, offset: usize, from: LentBytes<'_>) {
+        self.write(offset, &from.to_vec());
+    }
 
     /// Loads an aligned word with Acquire: whatever a peer placed before it is visible after.
     ///

@@ -3,6 +3,7 @@
 use core::ops::{Deref, DerefMut};
 use std::{os::fd::OwnedFd, time::Duration};
 
+use memory::{Filler, LentBytes, Overfull};
 use verbs::{
     Access, AddressVector, AsyncEvent, Completion, CqConfig, CreateError, Lid, Lkey, MemoryError,
     MemoryRegion, ModifyError, Nic, NicAttributes, PortAttributes, PostRecvError, PostSendError,
@@ -221,8 +222,21 @@ impl<M: MemoryRegion, R> MemoryRegion for WrappedMr<M, R> {
         self.mr.read(offset, to);
     }
 
+    fn read_into(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+        to: &mut Filler<'_>,
+    ) -> Result<(), Overfull> {
+        self.mr.read_into(offset, len_bytes, to)
+    }
+
     fn write(&self, offset: usize, from: &[u8]) {
         self.mr.write(offset, from);
+    }
+
+    fn write_lent(&self, offset: usize, from: LentBytes<'_>) {
+        self.mr.write_lent(offset, from);
     }
 
     fn load_u64(&self, offset: usize) -> u64 {

@@ -233,6 +233,12 @@ impl<P: ClientPort> Dispatcher<P> {
             begin(recipient, &mut call.caller, (replies, worker), len_bytes, gathered)?;
         }
         // What goes to registered memory is counted there.
+        if let (Recipient::Caller(_), Caller::Peer(token)) = (&*recipient, &call.caller)
+            && let Some(lent) = source.lend(replies, part.clone())
+        {
+            let put = worker.put_answer(token, part.start, lent);
+            return put.map_err(|_| Stop::Failed(Status::Unavailable));
+        }
         let is_for_peer =
             matches!((&*recipient, &call.caller), (Recipient::Caller(_), Caller::Peer(_)));
         self.copied_bytes +=

@@ -253,26 +253,33 @@ impl<P: ClientPort> Dispatcher<P> {
         let RequestCopies { left_bytes, pieces, strip } = &mut self.request_copies;
         let end = len_bytes.min(*done_bytes + *left_bytes);
         *pieces += usize::from(end > *done_bytes);
+        let part = *done_bytes..end;
         // Its client is gone, and whatever it is told reaches nobody.
         let gone = Status::Cancelled;
-        source.copy(replies, *done_bytes..end, (strip, STRIP_BYTES), gone, |_, at, bytes| {
-            match begun {
-                // The connection has ended.
-                Begun::Peer(begun) => {
-                    worker.put_call(begun, heads.len() + at, bytes).map_err(|_| Status::Unavailable)
+        if let Begun::Peer(begun) = &*begun
+            && let Some(lent) = source.lend(replies, part.clone())
+        {
+            let put = worker.put_call(begun, heads.len() + part.start, lent);
+            put.map_err(|_| Status::Unavailable)?;
+        } else {
+            let to_thread = matches!(begun, Begun::Thread(_));
+            source.copy(replies, part.clone(), (strip, STRIP_BYTES), gone, |_, at, bytes| {
+                match begun {
+                    // The connection has ended.
+                    Begun::Peer(begun) => worker
+                        .put_call(begun, heads.len() + at, bytes)
+                        .map_err(|_| Status::Unavailable),
+                    Begun::Thread(memory) => {
+                        memory.extend_from_slice(bytes);
+                        Ok(())
+                    }
                 }
-                Begun::Thread(memory) => {
-                    memory.extend_from_slice(bytes);
-                    Ok(())
-                }
-            }
-        })?;
-        let part_bytes = end - *done_bytes;
-        let to_thread = matches!(begun, Begun::Thread(_));
-        // What goes to registered memory is counted there.
-        self.copied_bytes +=
-            source.copies_of(part_bytes) + u64::from(to_thread) * part_bytes as u64;
-        *left_bytes -= part_bytes;
+            })?;
+            // What goes to registered memory is counted there.
+            self.copied_bytes +=
+                source.copies_of(part.len()) + u64::from(to_thread) * part.len() as u64;
+        }
+        *left_bytes -= part.len();
         *done_bytes = end;
         if end < len_bytes { Err(Status::ResourceExhausted) } else { Ok(()) }
     }

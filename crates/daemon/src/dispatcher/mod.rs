@@ -97,19 +97,12 @@ impl From<Refusal> for Answer {
 }
 
 /// Memory that turns use one after the other.
+#[derive(Default)]
 pub(super) struct Scratch {
     /// Body of the answer that is being made.
     answer: Vec<u8>,
     /// Copy of a request that is not only passed on.
     request: Vec<u8>,
-    /// Through which answers that arrive in pieces go to their clients.
-    strip: Box<[u8]>,
-}
-
-impl Default for Scratch {
-    fn default() -> Self {
-        Self { answer: Vec::new(), request: Vec::new(), strip: vec![0; STRIP_BYTES].into() }
-    }
 }
 
 /// A request that was not accepted, and the address of the answer that it needs.
@@ -375,7 +368,7 @@ impl<P: ClientPort> Dispatcher<P> {
         worker: &mut Worker<N>,
         scratch: &mut Scratch,
     ) -> u64 {
-        let Scratch { answer: body, request: copy, .. } = scratch;
+        let Scratch { answer: body, request: copy } = scratch;
         let (mut taken, mut answered) = (0, 0);
         self.request_copies.begin_turn();
         while let Some(request) = port.take() {

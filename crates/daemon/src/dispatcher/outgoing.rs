@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use client::{
-    Filler,
-    message::{PEER_HEAD_BYTES, PeerHead},
-};
+use client::message::{PEER_HEAD_BYTES, PeerHead};
 use ids::slots::Key;
 use rpc::{
     Account, BodyPiece, Call, CallError, CallId, CloseReason, PeerId, RequestId, Status, Worker,
@@ -16,7 +13,7 @@ use zerocopy::IntoBytes as _;
 use crate::{
     client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned, STRIP_BYTES,
+        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned,
         departures::tag_of,
         said::not_executed,
         shares::Charge,
@@ -373,16 +370,17 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
     }
 
     fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
-        let Self { dispatcher, replies, scratch, .. } = self;
+        let Self { dispatcher, replies, .. } = self;
         let Some(call) = dispatcher.calls.get_mut(cookie) else { return };
         let ReplyTo::Client(to) = call.reply_to else { return };
         // If this panics, the part is missing.
         let was_torn = core::mem::replace(&mut call.is_torn, true);
         let is_put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
-            put_in_strips(piece, &mut scratch.strip, answer);
+            // There is room for the whole piece.
+            let _ = piece.put_to(answer);
         });
         call.is_torn = was_torn || !is_put;
-        dispatcher.copied_bytes += 2 * piece.range().len() as u64;
+        dispatcher.copied_bytes += piece.range().len() as u64;
     }
 
     fn response_in_pieces(&mut self, _: &mut Worker<N>, cookie: u64, len_bytes: usize) {
@@ -444,16 +442,5 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
     fn posting(&mut self) {
         self.has_posted = true;
         self.watch.ended(&mut self.dispatcher.tally, &[Phase::Nic]);
-    }
-}
-
-/// Copies a piece to where a client reads it, through memory that stays in the core's cache.
-fn put_in_strips<N: Nic>(piece: &BodyPiece<'_, N>, strip: &mut [u8], answer: &mut Filler<'_>) {
-    let end = piece.range().end;
-    for from in piece.range().step_by(strip.len()) {
-        let strip = &mut strip[..(end - from).min(STRIP_BYTES)];
-        piece.copy_to(from, strip);
-        // There is room for the whole piece.
-        let _ = answer.put(strip);
     }
 }

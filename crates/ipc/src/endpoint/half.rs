@@ -290,6 +290,17 @@ impl Half {
         unsafe { LentBytes::new(from, len_bytes) }
     }
 
+    /// Lends a part of a large message that the other side put: its pages are there and stay.
+    #[must_use]
+    pub fn lend_part(&self, call: u16, offset_bytes: usize, len_bytes: usize) -> LentBytes<'_> {
+        let offset_bytes = self.large_part(call, offset_bytes, len_bytes);
+        let part =
+            self.region.span(offset_bytes, len_bytes).expect("callers check what others wrote");
+        // SAFETY: mapped while `self` lives. The half is filled by the other side alone, and accessed by atomics and
+        // copies.
+        unsafe { LentBytes::new(part.as_ptr(), len_bytes) }
+    }
+
     /// Allocates the pages of a byte range of a call's large area, to be written by this side.
     ///
     /// # Errors
@@ -343,17 +354,22 @@ impl Half {
         are_pages_kept: bool,
         to: &mut Vec<u8>,
     ) -> Result<(), MapError> {
-        let inside = offset_bytes + len_bytes <= self.shape.message_bytes_max as usize;
-        assert!(
-            usize::from(call) < self.shape.depth() && inside,
-            "callers check what others wrote"
-        );
-        let offset_bytes = self.shape.large_offset_bytes(call) + offset_bytes;
+        let offset_bytes = self.large_part(call, offset_bytes, len_bytes);
         if are_pages_kept {
             self.region.append_present_to(offset_bytes, len_bytes, to)
         } else {
             self.region.append_to(offset_bytes, len_bytes, to)
         }
+    }
+
+    /// The place of a part of a large message.
+    fn large_part(&self, call: u16, offset_bytes: usize, len_bytes: usize) -> usize {
+        let inside = offset_bytes + len_bytes <= self.shape.message_bytes_max as usize;
+        assert!(
+            usize::from(call) < self.shape.depth() && inside,
+            "callers check what others wrote"
+        );
+        self.shape.large_offset_bytes(call) + offset_bytes
     }
 }
 

@@ -365,6 +365,8 @@ fn requests_that_are_left_are_read_in_parts_until_they_are_answered() {
                             start..len_bytes.min(start + 3001),
                             &mut part
                         ));
+                        let lent = replies.lend_left(id, start..len_bytes.min(start + 3001));
+                        assert!(lent.expect("its pages stay").to_vec() == part);
                         parts.push(part);
                     }
                     parts.reverse();
@@ -375,6 +377,7 @@ fn requests_that_are_left_are_read_in_parts_until_they_are_answered() {
             }
             replies.reply(id, &body).unwrap();
             assert!(!replies.read_left(id, 0..1, &mut body), "it is the client's again");
+            assert!(replies.lend_left(id, 0..1).is_none());
         }
         server.rest(os::clock::deadline_ns(std::time::Duration::from_millis(1)));
         client.is_finished()
@@ -388,4 +391,5 @@ fn requests_that_are_left_are_read_in_parts_until_they_are_answered() {
         !server.replies().is_connected(left[0].0.client())
     });
     assert!(!server.replies().read_left(left[0].0, 0..1, &mut Vec::new()));
+    assert!(server.replies().lend_left(left[0].0, 0..1).is_none());
 }

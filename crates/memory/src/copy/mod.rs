@@ -90,8 +90,19 @@ pub fn gains_past_caches() -> bool {
 /// As for [`copy_out`].
 #[inline]
 pub unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
+    // SAFETY: by contract; nobody writes `src`.
+    unsafe { copy_between_past_caches(dst, src.as_ptr(), src.len()) }
+}
+
+/// [`copy_between`] in the way of [`copy_out_past_caches`].
+///
+/// # Safety
+///
+/// As for [`copy_between`].
+#[inline]
+pub unsafe fn copy_between_past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
     // SAFETY: by contract.
-    unsafe { machine_copy::copy_out_past_caches(dst, src) }
+    unsafe { machine_copy::copy_past_caches(dst, src, len_bytes) }
 }
 
 /// From this length on stores past the caches gain whether or not the two cores share a cache

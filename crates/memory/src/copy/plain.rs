@@ -21,14 +21,14 @@ pub(super) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     unsafe { copy(dst, src.as_ptr(), src.len()) }
 }
 
-/// Copies as [`super::copy_out_past_caches`] does.
+/// Copies as [`super::copy_between_past_caches`] does.
 ///
 /// # Safety
 ///
-/// As for [`super::copy_out`].
-pub(super) unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
+/// As for [`super::copy_between`].
+pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
     // SAFETY: by contract.
-    unsafe { copy_out(dst, src) }
+    unsafe { copy(dst, src, len_bytes) }
 }
 
 /// Copies `words` of 8 bytes.

@@ -90,16 +90,16 @@ pub(super) unsafe fn copy_out(dst: *mut u8, mut from: &[u8]) {
     }
 }
 
-/// Copies as [`super::copy_out_past_caches`] does: there are no stores past the caches here.
+/// Copies as [`super::copy_between_past_caches`] does: there are no stores past the caches here.
 ///
 /// # Safety
 ///
-/// As for [`super::copy_out`].
+/// As for [`super::copy_between`].
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-pub(super) unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
+pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
     // SAFETY: by contract.
-    unsafe { copy_out(dst, src) }
+    unsafe { copy(dst, src, len_bytes) }
     // Later stores, of any size, are seen after these.
     core::sync::atomic::fence(Ordering::Release);
 }

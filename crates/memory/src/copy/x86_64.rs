@@ -54,7 +54,7 @@ pub(super) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     unsafe { copy(dst, src.as_ptr(), src.len()) }
 }
 
-/// Copies as [`super::copy_out_past_caches`] does: whole lines by non-temporal stores.
+/// Copies as [`super::copy_between_past_caches`] does: whole lines by non-temporal stores.
 ///
 /// Two threads on two cores, one copies to memory and the other one copies from there in turn, microseconds of both
 /// together, the median, on an AMD EPYC (Zen 4, two virtual cores); near: the cores share a cache, far: they do not:
@@ -69,26 +69,27 @@ pub(super) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
 ///
 /// # Safety
 ///
-/// As for [`super::copy_out`].
-pub(super) unsafe fn copy_out_past_caches(dst: *mut u8, src: &[u8]) {
-    let head_bytes = (dst.addr().wrapping_neg() % LINE_BYTES).min(src.len());
-    let (head, rest) = src.split_at(head_bytes);
-    let (lines, tail) = rest.split_at(rest.len() - rest.len() % LINE_BYTES);
+/// As for [`super::copy_between`].
+pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    let head_bytes = (dst.addr().wrapping_neg() % LINE_BYTES).min(len_bytes);
+    let tail_bytes = (len_bytes - head_bytes) % LINE_BYTES;
+    let lines_bytes = len_bytes - head_bytes - tail_bytes;
     // SAFETY: the first bytes of what the caller promised.
-    unsafe { copy_out(dst, head) };
-    let dst = dst.wrapping_add(head.len());
-    if !lines.is_empty() {
+    unsafe { copy(dst, src, head_bytes) };
+    let (dst, src) = (dst.wrapping_add(head_bytes), src.wrapping_add(head_bytes));
+    if lines_bytes > 0 {
         // SAFETY: the next bytes, at the start of a line; whole lines, at least one.
-        unsafe { copy_lines_past_caches(dst, lines) };
+        unsafe { copy_lines_past_caches(dst, src, lines_bytes) };
     }
+    let (dst, src) = (dst.wrapping_add(lines_bytes), src.wrapping_add(lines_bytes));
     // SAFETY: the last bytes of what the caller promised.
-    unsafe { copy_out(dst.wrapping_add(lines.len()), tail) };
+    unsafe { copy(dst, src, tail_bytes) };
 }
 
 /// # Safety
 ///
-/// As for [`super::copy_out`]; `dst` begins a line, and there are whole lines, at least one.
-unsafe fn copy_lines_past_caches(dst: *mut u8, lines: &[u8]) {
+/// As for [`super::copy_between`]; `dst` begins a line, and there are whole lines, at least one.
+unsafe fn copy_lines_past_caches(dst: *mut u8, src: *const u8, len_bytes: usize) {
     // SAFETY: 64 bytes at each multiple of 64 below the length. The fence orders these stores before all later ones.
     unsafe {
         asm!(
@@ -107,8 +108,8 @@ unsafe fn copy_lines_past_caches(dst: *mut u8, lines: &[u8]) {
             "jb 2b",
             "sfence",
             a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-            at = out(reg) _, len = in(reg) lines.len(),
-            src = in(reg) lines.as_ptr(), dst = in(reg) dst,
+            at = out(reg) _, len = in(reg) len_bytes,
+            src = in(reg) src, dst = in(reg) dst,
             options(nostack)
         );
     }

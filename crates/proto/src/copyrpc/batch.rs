@@ -14,6 +14,8 @@ use super::{
     violation::Violation,
 };
 const TAIL_BYTES: usize = size_of::<RequestTail>();
+/// Steps in which the memory of a batch grows.
+const GROWTH_BYTES: usize = 1 << 10;
 
 /// The fields of a batch's header and immediate that concern the receiver and the other direction.
 #[derive(Clone, Copy, Debug)]
@@ -140,9 +142,12 @@ impl Batch {
         &mut body[..message.body_bytes]
     }
 
+    /// By doubling to [`GROWTH_BYTES`], then in steps of these: a longest batch is a little longer than a power of two.
     #[cold]
     fn grow(&mut self, end: usize) {
-        self.bytes.resize(end.next_power_of_two(), 0);
+        let len_bytes = end.next_power_of_two().min(end.next_multiple_of(GROWTH_BYTES));
+        self.bytes.reserve_exact(len_bytes - self.bytes.len());
+        self.bytes.resize(len_bytes, 0);
     }
 
     /// Writes the header and returns all bytes.
@@ -392,6 +397,22 @@ mod tests {
             Outgoing { kind: KIND_RESPONSE | 5, token: 0x0a0b, request: None, body_bytes: 1 };
         batch.push(&response).copy_from_slice(b"z");
         batch
+    }
+
+    #[test]
+    fn memory_is_at_most_a_step_longer_than_the_longest_batch() {
+        let mut batch = Batch::new();
+        let memory = |batch: &Batch| (batch.bytes.len(), batch.bytes.capacity());
+        batch.push(&Outgoing::control(KIND_CANCEL, 1));
+        assert_eq!(memory(&batch), (32, 32));
+        for body_bytes in [700, 16_000, 16_400] {
+            batch.take();
+            let response = Outgoing { kind: KIND_RESPONSE, token: 1, request: None, body_bytes };
+            assert_eq!(batch.push(&response).len(), body_bytes);
+            let (len_bytes, capacity_bytes) = memory(&batch);
+            assert!(len_bytes < batch.len_bytes + GROWTH_BYTES, "{len_bytes}");
+            assert_eq!(capacity_bytes, len_bytes);
+        }
     }
 
     /// Rules C2.1, C2.6, C2.7 and C2.8.

@@ -6,6 +6,7 @@ use std::{
     rc::Rc,
 };
 
+use memory::{Filler, LentBytes, Overfull};
 use verbs::{Access, MemoryError, MemoryRegion as _, Nic, Sge};
 
 mod buddies;
@@ -75,9 +76,24 @@ impl<N: Nic> Buffer<N> {
         self.part.mr.write(self.place(offset_bytes, part.len()), part);
     }
 
+    /// The same of bytes that others may write meanwhile.
+    pub(crate) fn write_lent(&self, offset_bytes: usize, part: LentBytes<'_>) {
+        self.part.mr.write_lent(self.place(offset_bytes, part.len()), part);
+    }
+
     /// Copies a part of the body to private memory.
     pub(crate) fn copy_part(&self, offset_bytes: usize, to: &mut [u8]) {
         self.part.mr.read(self.place(offset_bytes, to.len()), to);
+    }
+
+    /// Puts a part of the body into a message.
+    pub(crate) fn put_part(
+        &self,
+        offset_bytes: usize,
+        len_bytes: usize,
+        to: &mut Filler<'_>,
+    ) -> Result<(), Overfull> {
+        self.part.mr.read_into(self.place(offset_bytes, len_bytes), len_bytes, to)
     }
 
     /// A piece of the body, to be scattered to.

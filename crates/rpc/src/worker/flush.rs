@@ -108,7 +108,7 @@ impl<N: Nic> Worker<N> {
         }
         let is_batched = resources.config().doorbell_batching;
         let post = Post { id, is_batched, now_ns };
-        let posted = post.batches(live, queue).and_then(|count| {
+        let posted = post.batches(live, queue, &mut stats.mirrored_bytes).and_then(|count| {
             if count > 0 {
                 timers.flushed();
             }
@@ -184,13 +184,14 @@ struct Post {
 }
 
 impl Post {
-    /// Posts what is due; returns how many batches. Pitfall 11: nothing changes in the connection before
-    /// the queue has taken a batch.
+    /// Posts what is due; returns how many batches, and counts bytes that went to the mirror. Pitfall 11: nothing
+    /// changes in the connection before the queue has taken a batch.
     #[inline]
     fn batches<N: Nic>(
         self,
         live: &mut Live<N>,
         queue: &mut Queue<N>,
+        mirrored_bytes: &mut u64,
     ) -> Result<u32, PostSendError> {
         let Live { connection, remote, .. } = live;
         let mut posted = 0;
@@ -202,6 +203,7 @@ impl Post {
             // An initiator that fails for one peer must be able to post again what was for others.
             if !is_inline || is_dc {
                 remote.stage(offset_bytes, bytes);
+                *mirrored_bytes += bytes.len() as u64;
             }
             let len_bytes = bytes.len();
             let posted_ns = self.now_ns;

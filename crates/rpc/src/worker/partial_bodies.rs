@@ -1,5 +1,6 @@
 //! Bodies of calls and of answers that a program writes part by part, to memory that the peer reads.
 
+use memory::LentBytes;
 use proto::copyrpc::{CallId, RequestId};
 use verbs::Nic;
 
@@ -33,7 +34,7 @@ impl<N: Nic> Worker<N> {
         Ok(PartialCall { peer, number, ended: self.begun_calls.clone() })
     }
 
-    /// Puts a part of the body of a call that was begun.
+    /// Puts a part of the body of a call that was begun. Others may write the part meanwhile.
     ///
     /// # Errors
     ///
@@ -42,15 +43,16 @@ impl<N: Nic> Worker<N> {
     /// # Panics
     ///
     /// If the part is not inside the body.
-    pub fn put_call(
+    pub fn put_call<'p>(
         &mut self,
         begun: &PartialCall,
         offset_bytes: usize,
-        part: &[u8],
+        part: impl Into<LentBytes<'p>>,
     ) -> Result<(), CallError> {
+        let part = part.into();
         let live = self.live(begun.peer).ok_or(CallError::NotConnected)?;
         let body = live.bodies.begun_request(begun.number).ok_or(CallError::NotConnected)?;
-        body.write(offset_bytes, part);
+        body.write_lent(offset_bytes, part);
         self.transfers.stats.copied_bytes += part.len() as u64;
         Ok(())
     }
@@ -100,7 +102,7 @@ impl<N: Nic> Worker<N> {
         Ok(())
     }
 
-    /// Puts a part of an answer that [was begun](Self::begin_answer).
+    /// Puts a part of an answer that [was begun](Self::begin_answer). Others may write the part meanwhile.
     ///
     /// # Errors
     ///
@@ -109,15 +111,16 @@ impl<N: Nic> Worker<N> {
     /// # Panics
     ///
     /// If the part is not inside the answer.
-    pub fn put_answer(
+    pub fn put_answer<'p>(
         &mut self,
         token: &Token,
         offset_bytes: usize,
-        part: &[u8],
+        part: impl Into<LentBytes<'p>>,
     ) -> Result<(), ReplyError> {
+        let part = part.into();
         let Answering { peer, request, .. } = token.answering;
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
-        live.bodies.begun(request).ok_or(ReplyError::Gone)?.write(offset_bytes, part);
+        live.bodies.begun(request).ok_or(ReplyError::Gone)?.write_lent(offset_bytes, part);
         self.transfers.stats.copied_bytes += part.len() as u64;
         Ok(())
     }

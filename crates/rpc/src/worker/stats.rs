@@ -21,6 +21,9 @@ pub struct Stats {
     pub tokens_dropped: u64,
     /// Writes without news that asked whether a silent peer is still there.
     pub keepalives: u64,
+    /// Bytes of batches that went to mirrors of rings, because they are too long for an entry of the send queue. Each was
+    /// copied to its batch before, and is copied once more by its receiver.
+    pub mirrored_bytes: u64,
     /// What bodies by rendezvous cost.
     pub bodies: BodyStats,
 }

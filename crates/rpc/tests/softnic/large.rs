@@ -10,7 +10,7 @@ use softnic::Nic;
 
 use crate::{
     basics::body,
-    rig::{ECHO, LATER, Node, join, pair, shapes, soft, tight, until},
+    rig::{ECHO, LATER, Node, fabric, join, pair, shapes, soft, tight, until},
 };
 
 /// Rules C4.4 and C6.1: around the longest body of the ring, and to 16 MiB.
@@ -27,6 +27,28 @@ fn bodies_of_every_length_arrive_whole() {
             assert_eq!(*status, Status::Ok);
             assert!(*answer == body, "{len_bytes} B came back as {} B", answer.len());
         }
+    }
+}
+
+/// Rules C1.1 and C2.3: the ring takes a body of 16 KiB behind 64 bytes of a program's heads, and a batch is as long as
+/// the side that receives it announced: that of another build may take less.
+#[test]
+fn bodies_of_16_kib_go_in_the_ring_of_a_side_that_takes_them() {
+    const HEADS_BYTES: usize = 64;
+    let (long, shorter) = (Config::default(), Config { batch_bytes: 1 << 14, ..Config::default() });
+    let pieces = |node: &Node| node.worker.stats().bodies.pieces;
+    // Requests travel to the ring of `b`, answers to that of `a`.
+    for (of_a, of_b, fetched) in
+        [(&long, &long, [0, 0]), (&long, &shorter, [0, 1]), (&shorter, &long, [1, 0])]
+    {
+        let fabric = fabric();
+        let (mut a, mut b) = (Node::open(&fabric, of_a), Node::open(&fabric, of_b));
+        let (to_b, _) = join(&mut a, &mut b);
+        let body = body(1, 16_384 + HEADS_BYTES);
+        let cookie = a.call(to_b, ECHO, &body).unwrap();
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+        assert!(a.program.ended[&cookie] == (Status::Ok, body));
+        assert_eq!([pieces(&a), pieces(&b)], fetched, "READs");
     }
 }
 
@@ -151,7 +173,7 @@ fn a_call_that_is_written_in_parts_is_whole_and_made_once() {
             a.worker.finish_call(&begun, &call).unwrap();
             let again = a.worker.finish_call(&begun, &call);
             assert!(matches!(again, Err(CallError::NotConnected)), "its body is lent");
-            assert!(a.worker.put_call(&begun, 0, b"late").is_err());
+            assert!(a.worker.put_call(&begun, 0, &b"late"[..]).is_err());
             drop(begun);
             until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
             assert!(a.program.ended[&cookie] == (Status::Ok, body), "{len_bytes} B");
@@ -170,13 +192,13 @@ fn a_call_that_was_begun_and_is_not_made_leaves_no_memory() {
             let too_long = a.worker.begin_call(to_b, &call, 1 << 30);
             assert!(matches!(too_long, Err(CallError::TooLong { .. })));
             let begun = a.worker.begin_call(to_b, &call, 1 << 20).unwrap();
-            a.worker.put_call(&begun, 0, &[7; 1 << 16]).unwrap();
+            a.worker.put_call(&begun, 0, &[7; 1 << 16][..]).unwrap();
             assert_eq!(a.worker.large_memory().used_bytes, 1 << 20);
             match case {
                 0 => drop(begun),
                 1 => {
                     a.worker.close(to_b);
-                    assert!(a.worker.put_call(&begun, 1 << 16, &[7; 100]).is_err());
+                    assert!(a.worker.put_call(&begun, 1 << 16, &[7; 100][..]).is_err());
                     let made = a.worker.finish_call(&begun, &call);
                     assert!(matches!(made, Err(CallError::NotConnected)));
                     b.worker.close(to_a);
@@ -233,7 +255,7 @@ fn an_answer_that_was_begun_and_is_not_finished_leaves_no_memory() {
             until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
             let (mut token, _) = b.program.kept.remove(0);
             b.worker.begin_answer(&mut token, 1 << 20).unwrap();
-            b.worker.put_answer(&token, 0, &[7; 1 << 16]).unwrap();
+            b.worker.put_answer(&token, 0, &[7; 1 << 16][..]).unwrap();
             assert_eq!(b.worker.large_memory().used_bytes, 1 << 20);
             let expected = match case {
                 0 => {
@@ -250,7 +272,7 @@ fn an_answer_that_was_begun_and_is_not_finished_leaves_no_memory() {
                 }
                 3 => {
                     b.worker.close(to_a);
-                    let gone = b.worker.put_answer(&token, 1 << 16, &[7; 100]);
+                    let gone = b.worker.put_answer(&token, 1 << 16, &[7; 100][..]);
                     assert!(matches!(gone, Err(ReplyError::Gone)));
                     assert!(matches!(b.worker.finish_answer(token), Err(ReplyError::Gone)));
                     a.worker.close(to_b);

@@ -9,7 +9,10 @@ use copyrpc_rpc::{
     BodyPiece, Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token,
     TransportKind, Worker,
 };
-use memory::sync::{AtomicU32, Ordering};
+use memory::{
+    Filler,
+    sync::{AtomicU32, Ordering},
+};
 use softnic::{Drive, Nic};
 
 /// Longest that anything here may take.
@@ -82,6 +85,10 @@ impl Handler<Nic> for Program {
         let middle = usize::midpoint(range.start, range.end);
         piece.copy_to(range.start, &mut body[range.start..middle]);
         piece.copy_to(middle, &mut body[middle..range.end]);
+        let mut put = vec![0; range.len()];
+        assert!(piece.put_to(&mut Filler::from(&mut put[1..])).is_err(), "a byte too little");
+        piece.put_to(&mut Filler::from(&mut put[..])).unwrap();
+        assert!(put == body[range.clone()], "a piece is the same by each way");
         *got += range.len();
     }
 

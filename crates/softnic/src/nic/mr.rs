@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use memory::{
-    MapFault, Region, ViewError, barrier,
+    Filler, LentBytes, MapFault, Overfull, Region, ViewError, barrier,
     sync::{Arc, Ordering},
 };
 use verbs::{Access, Lid, Lkey, MemoryError, MemoryRegion, Rkey};
@@ -173,6 +173,12 @@ impl Mr {
         Err(MemoryError::Busy { peer: Lid::new(peer) })
     }
 
+    /// Whether so many bytes are stored past the caches.
+    #[inline]
+    fn is_past_caches(&self, len: usize) -> bool {
+        self.is_read_by_peers && len >= PAST_CACHES_BYTES_MIN
+    }
+
     fn view<R>(&self, offset: usize, len: usize, view: impl FnOnce() -> Result<R, ViewError>) -> R {
         let end = offset.checked_add(len);
         let inside = end.is_some_and(|end| end <= self.len_bytes);
@@ -216,16 +222,32 @@ impl MemoryRegion for Mr {
         span.copy_in(to);
     }
 
+    fn read_into(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+        to: &mut Filler<'_>,
+    ) -> Result<(), Overfull> {
+        to.put_span(self.view(offset, len_bytes, || self.region.span(offset, len_bytes)))
+    }
+
     #[inline]
     fn write(&self, offset: usize, from: &[u8]) {
         let len = from.len();
         self.view(offset, len, || {
             let span = self.region.span(offset, len)?;
-            if self.is_read_by_peers && len >= PAST_CACHES_BYTES_MIN {
+            if self.is_past_caches(len) {
                 span.copy_out_past_caches(from)
             } else {
                 span.copy_out(from)
             }
+        });
+    }
+
+    fn write_lent(&self, offset: usize, from: LentBytes<'_>) {
+        let len = from.len();
+        self.view(offset, len, || {
+            self.region.span(offset, len)?.copy_lent(from, self.is_past_caches(len))
         });
     }
 

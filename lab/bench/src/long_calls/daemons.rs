@@ -69,8 +69,7 @@ impl Stepped for Node {
     }
 
     fn spent(&self) -> Spent {
-        let bodies = self.daemon.worker_stats().bodies;
-        Spent { bodies, copied_bytes: self.daemon.copied_bytes() }
+        Spent::of(&self.daemon.worker_stats(), self.daemon.copied_bytes())
     }
 }
 

@@ -38,7 +38,7 @@ impl<N: Nic> Stepped for WorkerCaller<N> {
     }
 
     fn spent(&self) -> Spent {
-        Spent { bodies: self.worker.stats().bodies, copied_bytes: 0 }
+        Spent::of(&self.worker.stats(), 0)
     }
 }
 
@@ -85,7 +85,7 @@ impl<N: Nic> LongCaller for WorkerCaller<N> {
         let peer = self.peer.ok_or_else(late)?;
         // As a caller that knows what it will get.
         let call =
-            Call { response_bytes: body.len().min(8 << 10), timeout: PATIENCE, ..Call::default() };
+            Call { response_bytes: body.len().min(16 << 10), timeout: PATIENCE, ..Call::default() };
         self.worker.call(peer, &call, body)?;
         Ok(())
     }
@@ -125,7 +125,7 @@ impl<N: Nic> Stepped for Echoing<N> {
     }
 
     fn spent(&self) -> Spent {
-        Spent { bodies: self.worker.stats().bodies, copied_bytes: 0 }
+        Spent::of(&self.worker.stats(), 0)
     }
 }
 

@@ -309,15 +309,27 @@ impl CallTable {
         part: Range<usize>,
         to: &mut Vec<u8>,
     ) -> Result<(), NotPending> {
-        let entry = self.entries.get(usize::from(call)).ok_or(NotPending)?;
-        if serial == 0 || entry.serial != serial {
-            return Err(NotPending);
-        }
-        let kept_bytes = self.kept_bytes.get(usize::from(call)).copied().unwrap_or(0);
-        let are_pages_kept = part.end <= kept_bytes as usize;
+        let are_pages_kept = self.keeps_left((call, serial), &part).ok_or(NotPending)?;
         self.up
             .append_part(call, part.start, part.len(), are_pages_kept, to)
             .map_err(|_| NotPending)
+    }
+
+    /// Lends a part of such a request; `None`: it was answered, or its memory is not read by mapping.
+    pub(crate) fn lend_left(
+        &self,
+        (call, serial): (u16, u64),
+        part: Range<usize>,
+    ) -> Option<LentBytes<'_>> {
+        let are_pages_kept = self.keeps_left((call, serial), &part)?;
+        are_pages_kept.then(|| self.up.lend_part(call, part.start, part.len()))
+    }
+
+    /// Whether the pages of a part of a request are there and stay; `None`: it was answered.
+    fn keeps_left(&self, (call, serial): (u16, u64), part: &Range<usize>) -> Option<bool> {
+        let entry = self.entries.get(usize::from(call))?;
+        let kept_bytes = self.kept_bytes.get(usize::from(call)).copied().unwrap_or(0);
+        (serial != 0 && entry.serial == serial).then_some(part.end <= kept_bytes as usize)
     }
 
     /// Whether the client has given up a call.

@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memory::{
-    Filler,
+    Filler, LentBytes,
     sync::{AtomicUsize, Ordering},
 };
 
@@ -214,6 +214,16 @@ impl Replies {
         let session = self.table.session(id.client);
         session
             .is_some_and(|session| session.calls.read_left((id.call, id.serial), part, to).is_ok())
+    }
+
+    /// Lends a part of such a request; `None`: it cannot be [read](Self::read_left), or only by a copy.
+    ///
+    /// # Panics
+    ///
+    /// As for [`read_left`](Self::read_left).
+    pub fn lend_left(&mut self, id: RequestId, part: Range<usize>) -> Option<LentBytes<'_>> {
+        let session = self.table.session(id.client)?;
+        session.calls.lend_left((id.call, id.serial), part)
     }
 
     /// Answers a request with an error code of the application.
