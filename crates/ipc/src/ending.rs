@@ -34,6 +34,8 @@ impl TakenWord<'_> {
     /// Server: requests before this position were taken.
     #[inline(always)]
     pub fn note(self, position: u64) {
+        #[cfg(feature = "late-taken")]
+        let position = position.wrapping_sub(1);
         self.0.store(position, Ordering::Relaxed);
     }
 
