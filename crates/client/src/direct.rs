@@ -4,7 +4,7 @@
 //! judges that as it judges a call, and hands the provider a socket; until the provider's welcome has come, and again when
 //! the session has ended, calls go through the daemon.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use ipc::{Newcomer, NewcomerState};
 use proto::Status;
@@ -35,7 +35,7 @@ const LOOKS_MAX: u32 = 4096;
 
 /// How far it has come with a destination.
 #[derive(Debug)]
-enum State {
+enum State<N> {
     /// Calls are counted.
     Counting {
         /// So many of them lead to an introduction.
@@ -44,21 +44,21 @@ enum State {
     /// The daemon is asked.
     Asked,
     /// The provider was handed a socket, and so many looks found no welcome.
-    Coming(Newcomer, u32),
+    Coming(N, u32),
     /// There is a session, in this place of their list.
     Open(usize),
 }
 
 #[derive(Debug)]
-struct Place {
+struct Place<N> {
     rank: u32,
     service: u16,
     /// Calls, less those to other destinations of the place.
     heat: u32,
-    state: State,
+    state: State<N>,
 }
 
-impl Place {
+impl<N> Place<N> {
     fn new(to: To) -> Self {
         let state = State::Counting { meet_after: MEET_AFTER };
         Self { rank: to.rank, service: to.service, heat: 0, state }
@@ -78,19 +78,24 @@ impl Place {
 
 /// The way of a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum CallWay {
     /// Through the daemon.
     Daemon,
-    /// The same, and it is time for an introduction: ask, and [tell](Direct::asked).
+    /// The same, and it is time for an introduction: ask, and [tell](DirectCalls::asked).
     Meet(usize),
     /// By this session.
     Session(usize),
 }
 
 /// A client of a provider.
-pub(crate) trait DirectSession: Sized {
+pub trait DirectSession: Sized {
+    /// It, before the provider has welcomed it.
+    type Newcomer: Debug;
     /// The session to which an introduction leads; `None`: it leads nowhere.
-    fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>>;
+    fn arrive(
+        newcomer: Self::Newcomer,
+        config: ipc::ClientConfig,
+    ) -> Option<NewcomerState<Self, Self::Newcomer>>;
     /// Whether no more calls are to be made in it: it answers none, or its server asks the client to leave.
     fn is_ending(&self) -> bool;
     /// Whether calls are made one at a time.
@@ -109,8 +114,8 @@ struct Opened<T> {
 
 /// The destinations of one client, and its sessions.
 #[derive(Debug)]
-pub(crate) struct Direct<T> {
-    places: [Option<Place>; PLACES],
+pub struct DirectCalls<T: DirectSession> {
+    places: [Option<Place<T::Newcomer>>; PLACES],
     sessions: Vec<Opened<T>>,
     config: ipc::ClientConfig,
     /// The daemon knows of no introductions.
@@ -123,7 +128,7 @@ pub(crate) struct Direct<T> {
 
 /// What became of a session.
 #[derive(Debug)]
-pub(crate) enum News<T> {
+pub enum News<T> {
     /// This one was opened, a moment ago.
     Opened(usize),
     /// It is over, and nothing is in flight.
@@ -133,15 +138,15 @@ pub(crate) enum News<T> {
 /// Of the generations of calls, those of each session begin with its number.
 const GENERATION_SHIFT: u32 = 40;
 
-impl<T: DirectSession> Direct<T> {
-    pub(crate) fn new(config: ipc::ClientConfig) -> Self {
+impl<T: DirectSession> DirectCalls<T> {
+    pub fn new(config: ipc::ClientConfig) -> Self {
         let (places, sessions, news) = ([const { None }; PLACES], Vec::new(), Vec::new());
         Self { places, sessions, config, is_off: false, opened: 0, news }
     }
 
     /// Counts a call, and says how it is to go.
     #[inline]
-    pub(crate) fn way(&mut self, to: To) -> Way {
+    pub fn way(&mut self, to: To) -> CallWay {
         let index = place_of(to);
         if let Some(place) = &mut self.places[index]
             && let State::Open(at) = place.state
@@ -149,12 +154,12 @@ impl<T: DirectSession> Direct<T> {
             && !self.sessions[at].session.is_ending()
         {
             place.heat = (place.heat + 1).min(HEAT_MAX);
-            return Way::Session(at);
+            return CallWay::Session(at);
         }
-        if to.service == DAEMON || self.is_off { Way::Daemon } else { self.count(index, to) }
+        if to.service == DAEMON || self.is_off { CallWay::Daemon } else { self.count(index, to) }
     }
 
-    fn count(&mut self, index: usize, to: To) -> Way {
+    fn count(&mut self, index: usize, to: To) -> CallWay {
         let Self { places, sessions, .. } = self;
         let place = places[index].get_or_insert_with(|| Place::new(to));
         let is_idle = match place.state {
@@ -167,20 +172,20 @@ impl<T: DirectSession> Direct<T> {
             if place.heat == 0 && is_idle {
                 self.replace(index, to);
             }
-            return Way::Daemon;
+            return CallWay::Daemon;
         }
         place.heat = (place.heat + 1).min(HEAT_MAX);
         match &mut place.state {
             State::Counting { meet_after } if place.heat >= *meet_after => {
                 place.state = State::Asked;
-                return Way::Meet(index);
+                return CallWay::Meet(index);
             }
             State::Coming(..) => self.look(index),
             // It is gone, or to be left: the next one is found through the daemon.
             State::Open(_) if is_idle => self.replace(index, to),
             State::Counting { .. } | State::Asked | State::Open(_) => {}
         }
-        Way::Daemon
+        CallWay::Daemon
     }
 
     /// A place is of this destination from now on, and its session is over.
@@ -200,7 +205,7 @@ impl<T: DirectSession> Direct<T> {
 
     /// Forgets sessions that are gone, or to be left, and idle.
     #[cold]
-    pub(crate) fn close_gone(&mut self) {
+    pub fn close_gone(&mut self) {
         while let Some(at) = self
             .sessions
             .iter()
@@ -211,7 +216,7 @@ impl<T: DirectSession> Direct<T> {
     }
 
     /// Forgets a session in which nothing is in flight.
-    pub(crate) fn close(&mut self, at: usize) {
+    pub fn close(&mut self, at: usize) {
         let index = self.sessions[at].place;
         if let Some(Place { rank, service, .. }) = self.places[index] {
             self.replace(index, To { rank, service, method: 0 });
@@ -247,7 +252,7 @@ impl<T: DirectSession> Direct<T> {
     }
 
     /// What is asked for the destination of a place.
-    pub(crate) fn wanted(&self, index: usize) -> WantedHead {
+    pub fn wanted(&self, index: usize) -> WantedHead {
         let to = self.places[index].as_ref().map_or((0, 0), |place| (place.rank, place.service));
         let flags = if T::IS_SINGLE { IS_SINGLE } else { 0 };
         WantedHead { rank: to.0.into(), service: to.1.into(), flags: flags.into() }
@@ -255,7 +260,7 @@ impl<T: DirectSession> Direct<T> {
 
     /// How it went with an introduction.
     #[cold]
-    pub(crate) fn asked(&mut self, index: usize, outcome: Result<Newcomer, CallError>) {
+    pub fn asked(&mut self, index: usize, outcome: Result<T::Newcomer, CallError>) {
         // A daemon of an earlier version knows of no such method.
         self.is_off |= outcome.as_ref().is_err_and(|it| it.status() == Status::Unimplemented);
         if let Some(place) = &mut self.places[index]
@@ -269,7 +274,7 @@ impl<T: DirectSession> Direct<T> {
     }
 
     /// There is a new connection to a daemon, which introduces anew.
-    pub(crate) fn begin_anew(&mut self) {
+    pub fn begin_anew(&mut self) {
         self.is_off = false;
         for place in self.places.iter_mut().flatten() {
             if !matches!(place.state, State::Open(_)) {
@@ -280,18 +285,18 @@ impl<T: DirectSession> Direct<T> {
 
     /// Whether there are no sessions.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
     /// A session that [`way`](Self::way) named.
     #[inline]
-    pub(crate) fn session(&mut self, at: usize) -> Option<&mut T> {
+    pub fn session(&mut self, at: usize) -> Option<&mut T> {
         self.sessions.get_mut(at).map(|opened| &mut opened.session)
     }
 
     /// The session that a call was made in, by the generation of that.
-    pub(crate) fn session_of_call(&mut self, generation: u64) -> Option<&mut T> {
+    pub fn session_of_call(&mut self, generation: u64) -> Option<&mut T> {
         let number = generation >> GENERATION_SHIFT;
         let opened = self.sessions.iter_mut().find(|opened| opened.number == number);
         opened.map(|opened| &mut opened.session)
@@ -299,24 +304,24 @@ impl<T: DirectSession> Direct<T> {
 
     /// All sessions, to be looked at.
     #[inline]
-    pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
+    pub fn all(&self) -> impl Iterator<Item = &T> {
         self.sessions.iter().map(|opened| &opened.session)
     }
 
     /// All sessions.
     #[inline]
-    pub(crate) fn sessions(&mut self) -> impl Iterator<Item = &mut T> {
+    pub fn sessions(&mut self) -> impl Iterator<Item = &mut T> {
         self.sessions.iter_mut().map(|opened| &mut opened.session)
     }
 
     /// What became of sessions since the last question.
     #[inline]
-    pub(crate) fn take_news(&mut self) -> Vec<News<T>> {
+    pub fn take_news(&mut self) -> Vec<News<T>> {
         std::mem::take(&mut self.news)
     }
 
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
+    pub fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 }
@@ -329,7 +334,7 @@ fn place_of(to: To) -> usize {
 }
 
 /// The heads of a call without the daemon.
-pub(crate) struct DirectHeads {
+pub struct DirectHeads {
     head: DirectHead,
     extra: CallExtra,
     has_trace: bool,
@@ -337,7 +342,7 @@ pub(crate) struct DirectHeads {
 
 impl DirectHeads {
     #[inline]
-    pub(crate) fn new(method: u16, timeout: Duration, trace: u64) -> Self {
+    pub fn new(method: u16, timeout: Duration, trace: u64) -> Self {
         let has_trace = trace != 0;
         let head = DirectHead {
             method: method.into(),
@@ -348,20 +353,20 @@ impl DirectHeads {
     }
 
     #[inline]
-    pub(crate) fn parts(&self) -> [&[u8]; 2] {
+    pub fn parts(&self) -> [&[u8]; 2] {
         [self.head.as_bytes(), if self.has_trace { self.extra.as_bytes() } else { &[] }]
     }
 }
 
 /// Whether a call ended because its provider is gone, or its session was ended.
-pub(crate) fn is_session_over(error: ipc::CallError) -> bool {
+pub fn is_session_over(error: ipc::CallError) -> bool {
     use ipc::CallError::{Evicted, NotTaken, ServerBroken, ServerGone};
     matches!(error, ServerGone | Evicted(_) | ServerBroken | NotTaken)
 }
 
 /// How a call ended whose session is over. Where the daemon is gone, too, that is the reason.
 #[cold]
-pub(crate) fn over_error(error: ipc::CallError, daemon: Option<ipc::CallError>) -> CallError {
+pub fn over_error(error: ipc::CallError, daemon: Option<ipc::CallError>) -> CallError {
     match (error, daemon) {
         (ipc::CallError::NotTaken, Some(daemon)) => CallError::NotSent(daemon),
         (ipc::CallError::NotTaken, None) => CallError::Refused(Status::Unavailable),
@@ -380,6 +385,7 @@ pub(crate) fn direct_error(failed: ipc::Failed<'_>, to: To) -> CallError {
 }
 
 impl DirectSession for ipc::BlockingClient {
+    type Newcomer = Newcomer;
     const IS_SINGLE: bool = true;
 
     fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>> {
@@ -397,6 +403,7 @@ impl DirectSession for ipc::BlockingClient {
 }
 
 impl<C> DirectSession for ipc::PipelinedClient<C> {
+    type Newcomer = Newcomer;
     const IS_SINGLE: bool = false;
 
     fn arrive(newcomer: Newcomer, config: ipc::ClientConfig) -> Option<NewcomerState<Self>> {

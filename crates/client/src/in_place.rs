@@ -7,7 +7,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     CallError, Client, To, call_head,
-    direct::{DirectHeads, Way, direct_error, is_session_over},
+    direct::{CallWay, DirectHeads, direct_error, is_session_over},
     message::CallExtra,
     patience,
 };
@@ -71,9 +71,9 @@ impl Client {
     ) -> Result<LentBytes<'_>, CallError> {
         self.latest = None;
         match self.direct.way(to) {
-            Way::Daemon => {}
-            Way::Meet(place) => timeout = self.meet(place, timeout),
-            Way::Session(place) => {
+            CallWay::Daemon => {}
+            CallWay::Meet(place) => timeout = self.meet(place, timeout),
+            CallWay::Session(place) => {
                 let heads = DirectHeads::new(to.method, timeout, self.trace);
                 let [head, extra] = heads.parts();
                 let head_bytes = head.len() + extra.len() + body.len();

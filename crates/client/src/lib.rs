@@ -31,7 +31,8 @@ mod alarm;
 pub mod allocation;
 pub mod bulk;
 mod call_queue;
-mod direct;
+#[doc(hidden)] // for simulators
+pub mod direct;
 mod error;
 mod futures;
 mod in_place;
@@ -79,7 +80,7 @@ pub use runtime::{Runtime, RuntimeError};
 pub use spread::{Route, Spread};
 
 use crate::{
-    direct::{Direct, DirectHeads, Way, direct_error, is_session_over, over_error},
+    direct::{CallWay, DirectCalls, DirectHeads, direct_error, is_session_over, over_error},
     message::{CallExtra, CallHead, DAEMON, HAS_EXTRA, method},
     retry::RetryBudget,
 };
@@ -152,7 +153,7 @@ impl Default for ClientConfig {
 pub struct Client {
     ipc: ipc::BlockingClient,
     /// Providers of this node that are called without the daemon.
-    direct: Direct<ipc::BlockingClient>,
+    direct: DirectCalls<ipc::BlockingClient>,
     /// The session by which the latest call went; `None`: it went through the daemon.
     latest: Option<usize>,
     config: ClientConfig,
@@ -173,7 +174,7 @@ impl Client {
         let of_ipc = ipc_config(config)?;
         let ipc = ipc::BlockingClient::connect(path, of_ipc)?;
         let seed = u64::from(std::process::id()) << 32;
-        let direct = Direct::new(of_ipc);
+        let direct = DirectCalls::new(of_ipc);
         let (budget, connection) = (RetryBudget::default(), bulk::Connection::first());
         let (latest, retries, trace) = (None, seed, 0);
         Ok(Self { ipc, direct, latest, config, budget, retries, trace, connection })
@@ -240,9 +241,9 @@ impl Client {
         }
         let mut left = timeout;
         match self.direct.way(to) {
-            Way::Daemon => {}
-            Way::Meet(place) => left = self.meet(place, timeout),
-            Way::Session(place) => match self.call_session(place, to, body, timeout) {
+            CallWay::Daemon => {}
+            CallWay::Meet(place) => left = self.meet(place, timeout),
+            CallWay::Session(place) => match self.call_session(place, to, body, timeout) {
                 Ok(ended) => return ended,
                 Err(time_left) => left = time_left,
             },

@@ -53,6 +53,8 @@
 //! reserved with the request (see `ring`), so both directions cannot fill up and deadlock.
 
 #[doc(hidden)]
+pub mod ending;
+#[doc(hidden)]
 pub mod header;
 #[doc(hidden)]
 pub mod ring;

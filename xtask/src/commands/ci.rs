@@ -73,11 +73,19 @@ fn test(workspace: &Workspace) -> Result<Outcome> {
 }
 
 /// Seeds of each workload.
-const SWARMS: [(&str, &str); 4] =
-    [("drawn", "1000"), ("full-rings", "100"), ("all-sleep", "100"), ("incast", "100")];
+const SWARMS: [(&str, &str); 5] = [
+    ("drawn", "1000"),
+    ("full-rings", "100"),
+    ("all-sleep", "100"),
+    ("incast", "100"),
+    ("direct", "100"),
+];
+
+/// Features that put a mistake in, which seeds find.
+const MISTAKES: [&str; 2] = ["early-credit", "late-taken"];
 
 /// Small clusters in virtual time, with faults that their seeds draw: each runs twice, and both
-/// times has to go the same way. Then one with a mistake in it, which has to be found.
+/// times has to go the same way. Then some with a mistake in them, which has to be found.
 fn seeds(workspace: &Workspace) -> Result<Outcome> {
     for (workload, seeds) in SWARMS {
         let swarm = ["run", "--quiet", "-p", "copyrpc-lab", "--", "sim", "cluster", "--twice"];
@@ -86,9 +94,12 @@ fn seeds(workspace: &Workspace) -> Result<Outcome> {
         swarm.args(["--workload", workload, "--seeds", seeds]);
         run_command(swarm)?;
     }
-    let mistake = ["test", "-p", "copyrpc-sim", "--features", "early-credit", "--test", "mistake"];
-    let passed = run_tests(cargo(workspace, mistake))?;
-    Ok(Outcome::Passed(format!("1300 seeds, {passed} mistake found")))
+    let mut found = 0;
+    for feature in MISTAKES {
+        let mistake = ["test", "-p", "copyrpc-sim", "--features", feature, "--test", "mistake"];
+        found += run_tests(cargo(workspace, mistake))?;
+    }
+    Ok(Outcome::Passed(format!("1400 seeds, {found} mistakes found")))
 }
 
 /// Steps that take too long for every change: ignored tests whose names end in `_long`, the scenarios of

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     CallError, HERE, Status, To, call_head,
-    direct::{News, Way, direct_error, is_session_over, over_error},
+    direct::{CallWay, News, direct_error, is_session_over, over_error},
     message::{DAEMON, method},
     patience,
     pipeline::{GivenUp, Ipc, Pipeline, Sent, TO_DAEMON},
@@ -46,9 +46,9 @@ impl<C> Pipeline<C> {
             self.take_news();
         }
         match way {
-            Way::Daemon => None,
-            Way::Session(at) => Some(at),
-            Way::Meet(place) => {
+            CallWay::Daemon => None,
+            CallWay::Session(at) => Some(at),
+            CallWay::Meet(place) => {
                 self.ask_to_meet(place, Sent::MayMeet(place));
                 None
             }

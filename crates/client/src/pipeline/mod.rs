@@ -16,7 +16,7 @@ use crate::{
     CallError, ClientConfig, ConnectError, HERE, Status, To,
     bulk::Connection,
     call_head,
-    direct::{Direct, DirectHeads, direct_error},
+    direct::{DirectCalls, DirectHeads, direct_error},
     ipc_config,
     message::{CallExtra, DAEMON, method},
     patience,
@@ -65,7 +65,7 @@ pub struct SubmitError<C> {
 pub struct Pipeline<C> {
     ipc: Ipc<C>,
     /// Providers of this node that are called without the daemon.
-    direct: Direct<Ipc<C>>,
+    direct: DirectCalls<Ipc<C>>,
     /// On its way, while the daemon is asked to introduce it.
     newcomer: Option<ipc::Newcomer>,
     /// Messages about introductions that are under way.
@@ -134,7 +134,7 @@ impl<C> Pipeline<C> {
         let given_up = GivenUp::NONE;
         let (trace, attempts) = (0, 0);
         let (is_registering, connection) = (false, Connection::first());
-        let direct = Direct::new(of_ipc);
+        let direct = DirectCalls::new(of_ipc);
         let (newcomer, meeting) = (None, 0);
         Ok(Self {
             ipc,

@@ -46,6 +46,7 @@ use memory::{
 };
 
 use crate::{
+    ending::{EvictionWord, GivenUpBits, LeaveWord},
     header::{DEPTH_MAX, MESSAGE_BYTES_MAX},
     ring::SlotMemory,
 };
@@ -212,22 +213,22 @@ impl Half {
     /// asked to leave. For loads only at the client.
     #[inline(always)]
     #[must_use]
-    pub fn leave_word(&self) -> &AtomicU32 {
+    pub fn leave_word(&self) -> LeaveWord<'_> {
         let word = self.base.as_ptr().wrapping_add(LEAVE_OFFSET_BYTES);
         // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
         // accesses it as an atomic.
-        unsafe { AtomicU32::from_ptr(word.cast()) }
+        LeaveWord(unsafe { AtomicU32::from_ptr(word.cast()) })
     }
 
     /// Word 1 of the control line of the down half: zero, or why the client was evicted. For loads
     /// only at the client.
     #[inline]
     #[must_use]
-    pub fn eviction(&self) -> &AtomicU32 {
+    pub fn eviction(&self) -> EvictionWord<'_> {
         let word = self.base.as_ptr().wrapping_add(SLOT_BYTES);
         // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
         // accesses it as an atomic.
-        unsafe { AtomicU32::from_ptr(word.cast()) }
+        EvictionWord(unsafe { AtomicU32::from_ptr(word.cast()) })
     }
 
     /// Word 2 of the control lines: position up to which the client has read its responses (up half), or the server
@@ -246,11 +247,11 @@ impl Half {
     /// given up and the server has not answered.
     #[inline(always)]
     #[must_use]
-    pub fn abandoned(&self) -> &AtomicU64 {
+    pub fn given_up(&self) -> GivenUpBits<'_> {
         let word = self.base.as_ptr().wrapping_add(ABANDONED_OFFSET_BYTES);
         // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
         // accesses it as an atomic.
-        unsafe { AtomicU64::from_ptr(word.cast()) }
+        GivenUpBits(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 
     #[inline(always)]

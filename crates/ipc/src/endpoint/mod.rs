@@ -65,6 +65,7 @@ pub mod sans_os {
         server::{
             OpenRequest, Replies, RequestId,
             core::{HeapError, Notice, ServerCore},
+            introduction::{IntroducerMessage, read as read_introducer},
         },
     };
 }

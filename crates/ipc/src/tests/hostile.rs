@@ -90,7 +90,7 @@ fn evicted_for(attack: impl Fn(&Half, &mut Producer)) -> [EvictReason; 2] {
         let mut reason = None;
         eventually("the eviction", || {
             expect_increment(&mut bystander, b"undisturbed");
-            reason = EvictReason::from_word(raw.down.eviction().load(Ordering::Relaxed));
+            reason = EvictReason::from_word(raw.down.eviction().reason());
             reason.is_some()
         });
         eventually("the hang-up", || {
@@ -335,8 +335,7 @@ fn fault_b11_b3_a_client_that_corrupts_all_it_can_write_disturbs_nobody() {
                         eventually("the eviction", || {
                             raw.wake();
                             // All bits: the server looks at everybody in vain.
-                            down.eviction().load(Ordering::Relaxed) != 0
-                                || stop.load(Ordering::Relaxed)
+                            down.eviction().reason() != 0 || stop.load(Ordering::Relaxed)
                         });
                         done.store(true, Ordering::Relaxed);
                     });

@@ -68,7 +68,8 @@ pub(crate) struct ClusterArgs {
     /// `swarm`: what the seed draws; `none`; or a list of faults.
     #[arg(long, value_name = "FAULTS", default_value = "swarm", value_parser = parse_faults)]
     faults: Faults,
-    /// What clients do: `drawn` by the seed, `full-rings`, `all-sleep`, `incast`, `fair`, `greedy`, `silent`, `providers`.
+    /// What clients do: `drawn` by the seed, `full-rings`, `all-sleep`, `incast`, `fair`, `greedy`, `silent`,
+    /// `providers`, `direct`.
     #[arg(long, value_name = "NAME", default_value_t)]
     workload: ClusterWorkload,
     /// Writes a timeline in Chrome's format to PATH. One seed only.

@@ -1,13 +1,21 @@
 //! A client: the production core of a client process, and a program that calls, or one that serves.
 
-use client::message::{CallHead, DAEMON, HERE, ServeHead, WorkHead, method};
+use std::time::Duration;
+
+use client::{
+    To,
+    direct::{CallWay, DirectCalls, DirectHeads},
+    message::{CallHead, DAEMON, HERE, ServeHead, WorkHead, method},
+};
 use ipc::{CallError, CallOutcome, sans_os::ClientCore};
 use rpc::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{
+    direct::{Descriptors, Host, Newcomer, Session, SharedDesk},
     history::{self, End, History, Made},
     node::{EMBEDDED, PROVIDED},
+    outcome::{judged, judged_in_session},
     plan::{ENDLESS_NS, GRACE_NS, Plan, TIMEOUT_NS},
 };
 use crate::world::{RandomStream, Time};
@@ -20,10 +28,18 @@ const SLACK_NS: u64 = 1_000_000 + 500_000;
 /// How long a provider waits before it tries again.
 const RETRY: Time = Time::from_ns(100_000);
 
-/// What a client has in flight.
-const CALL: u64 = 0;
+/// What a client has in flight: the number of a call, or one of these.
 const REGISTER: u64 = 1 << 62;
 const SERVE: u64 = 1 << 63;
+/// With the place of a destination.
+const MAY_MEET: u64 = 1 << 61;
+const MEET: u64 = 1 << 60;
+const RECEIVE: u64 = 1 << 59;
+const COUNTS: u64 = 1 << 58;
+/// No call has a number so high.
+const CALLS: u64 = COUNTS;
+/// How often a provider tells of calls that went without the daemon.
+const TELL: Time = Time::from_ns(20_000);
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +53,7 @@ pub(super) enum Role {
 }
 
 /// What a step of a client leads to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Stepped {
     /// The daemon sleeps and is to be woken.
     pub(super) wakes_daemon: bool,
@@ -45,6 +61,12 @@ pub(super) struct Stepped {
     pub(super) has_told: bool,
     /// When to step again if nothing comes; `None`: never.
     pub(super) again: Option<Time>,
+    /// Sessions that hold requests which their providers may not have seen, and those whose providers sleep.
+    pub(super) told: Vec<u64>,
+    pub(super) wakes_hosts: Vec<u64>,
+    /// A provider answered callers, and those of these sessions sleep.
+    pub(super) has_answered: bool,
+    pub(super) wakes_callers: Vec<u64>,
 }
 
 /// What the world is for a client in one step.
@@ -59,6 +81,9 @@ pub(super) struct Surroundings<'a> {
     pub(super) is_draining: bool,
     /// Something is, or was, wrong with the node itself: its calls may end later than they should.
     pub(super) is_disturbed: bool,
+    /// What goes to the daemon beside requests.
+    pub(super) descriptors: &'a mut Descriptors,
+    pub(super) desk: &'a SharedDesk,
 }
 
 /// One client of a node.
@@ -85,6 +110,15 @@ pub(super) struct Client {
     is_untold: bool,
     /// Ranks that are to be called once more when all faults are over.
     pub(super) checks: Vec<u32>,
+    /// Of a caller.
+    direct: DirectCalls<Session>,
+    /// It made its socket known to the daemon.
+    newcomer: Option<Newcomer>,
+    /// What the daemon said about introductions: the place, whether it was only asked, and whether it said yes.
+    met: Vec<(usize, bool, bool)>,
+    /// Of a provider.
+    host: Option<Host>,
+    next_counts: Time,
 }
 
 impl Client {
@@ -113,6 +147,11 @@ impl Client {
             random,
             is_untold: false,
             checks: Vec::new(),
+            direct: DirectCalls::new(ipc::ClientConfig::default()),
+            newcomer: None,
+            met: Vec::new(),
+            host: None,
+            next_counts: now,
         }
     }
 
@@ -122,36 +161,65 @@ impl Client {
 
     /// Whether an answer waits for it.
     pub(super) fn has_response(&self) -> bool {
-        self.core.has_response()
+        self.core.has_response() || self.direct.all().any(Session::has_response)
+    }
+
+    /// Whether the kernel tells it something about its sessions.
+    pub(super) fn has_direct_news(&mut self) -> bool {
+        self.host.as_mut().is_some_and(Host::has_news) || self.direct.all().any(Session::has_ended)
+    }
+
+    /// Whether it is the caller of this session.
+    pub(super) fn calls_in(&self, session: u64) -> bool {
+        self.direct.all().any(|it| it.number() == session)
+    }
+
+    /// Its sessions, if it is a provider.
+    pub(super) fn host(&mut self) -> Option<&mut Host> {
+        self.host.as_mut()
     }
 
     /// Calls that have not ended.
     pub(super) fn in_flight(&self) -> usize {
-        self.core.in_flight()
+        self.core.in_flight() + self.direct.all().map(Session::in_flight).sum::<usize>()
     }
 
-    /// Its daemon or its own process is gone: all calls end.
-    pub(super) fn end(&mut self, history: &mut History, now: Time) {
-        self.core.looked(true);
-        let _ = self.core.end_if_gone(&mut |call, _| {
-            if call & (REGISTER | SERVE) == CALL {
-                history.ended(call, Err(End::DaemonGone), now);
-            }
-        });
+    /// Its daemon or its own process is gone: all calls end. A provider that is not killed says so to its callers.
+    pub(super) fn end(&mut self, history: &mut History, now: Time, is_killed: bool) {
+        if let Some(host) = &mut self.host {
+            host.end(is_killed);
+        }
+        let Self { core, direct, .. } = self;
+        for core in direct.sessions().map(Session::core).chain([core]) {
+            core.looked(true);
+            let _ = core.end_if_gone(&mut |call, _| {
+                if call < CALLS {
+                    history.ended(call, Err(End::DaemonGone), now);
+                }
+            });
+        }
     }
 
     /// One step: polls, calls, tells the daemon, and looks at deadlines.
     pub(super) fn step(&mut self, around: &mut Surroundings<'_>) -> Stepped {
         if self.is_asleep {
             self.core.disarm();
+            self.direct.sessions().for_each(|session| session.core().disarm());
+            self.host.iter_mut().for_each(Host::wake_up);
             self.is_asleep = false;
         }
         self.is_parked = false;
-        let ended = self.poll(around);
+        let mut stepped = Stepped::default();
+        let ended = self.poll(around) + self.host_step(around, &mut stepped);
         let has_published = self.publish(around);
         self.is_untold |= has_published;
         let mut has_told = has_published;
         let mut wakes_daemon = self.core.announce();
+        for session in self.direct.sessions() {
+            if session.core().announce() {
+                stepped.wakes_hosts.push(session.number());
+            }
+        }
         if ended > 0 || has_published {
             self.polls = 0;
         } else {
@@ -164,20 +232,63 @@ impl Client {
             has_told |= std::mem::take(&mut self.is_untold);
             // New calls get their deadlines; what is over was ended by the poll, at the same time.
             self.core.tick(around.now_ns, &mut |_, _| ());
-            let may_sleep = !self.is_sleeper || self.core.arm(around.now_ns);
-            if may_sleep {
+            for session in self.direct.sessions() {
+                if session.core().flush() {
+                    stepped.wakes_hosts.push(session.number());
+                }
+                session.core().tick(around.now_ns, &mut |_, _| ());
+            }
+            if !self.is_sleeper || self.arm(around.now_ns, &mut stepped) {
                 (self.is_asleep, self.is_parked) = (self.is_sleeper, true);
                 again = self.due(around);
             } else {
                 self.core.disarm();
+                self.direct.sessions().for_each(|session| session.core().disarm());
+                self.host.iter_mut().for_each(Host::wake_up);
             }
         }
-        Stepped { wakes_daemon, has_told, again }
+        stepped.told =
+            self.direct.all().filter(|it| it.in_flight() > 0).map(Session::number).collect();
+        Stepped { wakes_daemon, has_told, again, ..stepped }
+    }
+
+    /// Announces that it sleeps; `false`: there is something to do.
+    fn arm(&mut self, now_ns: u64, stepped: &mut Stepped) -> bool {
+        let mut may_sleep = self.core.arm(now_ns);
+        for session in self.direct.sessions() {
+            may_sleep &= session.core().arm(now_ns) && !session.has_ended();
+        }
+        if let Some(host) = &mut self.host {
+            let (is_idle, wakes) = host.arm();
+            may_sleep &= is_idle;
+            stepped.wakes_callers.extend(wakes);
+        }
+        may_sleep
+    }
+
+    /// A provider looks after callers that were introduced, and tells its daemon of them; returns how much there was.
+    fn host_step(&mut self, around: &mut Surroundings<'_>, stepped: &mut Stepped) -> usize {
+        let Some(host) = &mut self.host else { return 0 };
+        let Surroundings { rank, now, now_ns, history, .. } = around;
+        let hosting = host.step((*rank, *now, *now_ns), &mut self.random, history);
+        stepped.has_answered = hosting.has_answered;
+        stepped.wakes_callers = hosting.wakes;
+        if *now >= self.next_counts {
+            self.next_counts = *now + TELL;
+            let counts = host.take_counts();
+            if !counts.is_empty() {
+                let parts: [&[u8]; 2] = [&daemon_head(method::COUNTS), counts.as_bytes()];
+                // What finds no room is not counted.
+                self.is_untold |= self.core.submit_parts(&parts, TIMEOUT_NS, COUNTS).is_ok();
+            }
+        }
+        hosting.handled
     }
 
     /// When there is something to do although nothing comes.
     fn due(&self, around: &Surroundings<'_>) -> Option<Time> {
-        let deadline_ns = self.core.earliest_deadline_ns();
+        let deadlines_ns = self.direct.all().map(Session::earliest_deadline_ns);
+        let deadline_ns = deadlines_ns.fold(self.core.earliest_deadline_ns(), u64::min);
         let deadline = (deadline_ns != u64::MAX)
             .then(|| around.now + Time::from_ns(deadline_ns.saturating_sub(around.now_ns) + 1));
         let wants_more = match self.role {
@@ -188,13 +299,14 @@ impl Client {
             Role::Provider { is_waiting, .. } => !is_waiting,
         };
         let call = wants_more.then(|| self.next_call.max(around.now + POLL));
-        [deadline, call].into_iter().flatten().min()
+        let held = self.host.as_ref().and_then(Host::due);
+        [deadline, call, held].into_iter().flatten().min()
     }
 
     fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
-        let Self { core, role, next_call, random, .. } = self;
+        let Self { core, role, next_call, direct, met, host, .. } = self;
         let mut work = None;
-        let Surroundings { plan, history, now, rank, now_ns, .. } = around;
+        let Surroundings { history, now, now_ns, .. } = around;
         let mut done = |call: u64, outcome: CallOutcome<'_>| match call {
             REGISTER => {
                 let is_registered = outcome.is_ok();
@@ -208,13 +320,31 @@ impl Client {
                     Err(_) => *next_call = *now + RETRY,
                 }
             }
+            RECEIVE if outcome.is_err() => *host = None,
+            RECEIVE | COUNTS => {}
+            _ if call & (MAY_MEET | MEET) != 0 => {
+                let place = usize::try_from(call & (CALLS - 1)).unwrap_or(0);
+                met.push((place, call & MAY_MEET != 0, outcome.is_ok()));
+            }
             call => {
                 let outcome = judged(history, call, outcome);
                 history.ended(call, outcome, *now);
             }
         };
         let polled = core.poll(&mut done);
-        let ended = polled.ended + core.tick(*now_ns, &mut done);
+        let mut ended = polled.ended + core.tick(*now_ns, &mut done);
+        for session in direct.sessions() {
+            ended += session.poll(*now_ns, &mut |call, outcome| {
+                let outcome = judged_in_session(history, call, outcome);
+                history.ended(call, outcome, *now);
+            });
+        }
+        direct.close_gone();
+        drop(direct.take_news());
+        ended += met.len();
+        self.meet(around);
+        let Surroundings { plan, history, now, rank, .. } = around;
+        let Self { next_call, random, .. } = self;
         if let Some(bytes) = work {
             *next_call = *now + Time::from_ns(random.number(2_000));
             if !plan.is_silent {
@@ -234,11 +364,16 @@ impl Client {
             Role::Provider { is_registered: false, .. } => {
                 let parts: [&[u8]; 2] = [&daemon_head(method::REGISTER), &PROVIDED.to_le_bytes()];
                 let is_made = self.core.submit_parts(&parts, TIMEOUT_NS, REGISTER).is_ok();
+                // A provider that registers anew receives callers anew.
+                self.host = None;
                 self.role = Role::Provider { is_registered: false, is_waiting: is_made };
                 self.next_call = around.now + RETRY;
                 is_made
             }
             Role::Provider { .. } => {
+                if around.plan.is_direct && self.host.is_none() {
+                    self.receive(around);
+                }
                 self.ask(0, &[]);
                 true
             }
@@ -291,14 +426,22 @@ impl Client {
             response_bytes: (response_bytes + 64).into(),
         };
         // A call that waits for room may end a little later than its client was told.
+        let made =
+            Made { from: *rank, client, to, at: *now, due: *now, response_bytes, must_succeed };
+        if is_provided && plan.is_direct {
+            let late_ns = if *is_disturbed { GRACE_NS } else { 0 } + SLACK_NS;
+            let due = *now + Time::from_ns(timeout_ns + late_ns);
+            if self.call_directly((to, service, number), &body, timeout_ns) {
+                history.made(Made { due, ..made });
+                return true;
+            }
+        }
         let late_ns = if *is_disturbed { GRACE_NS + timeout_ns / 50 } else { 0 } + SLACK_NS;
         let due = *now + Time::from_ns(timeout_ns + late_ns);
         let parts: [&[u8]; 2] = [head.as_bytes(), &body];
         match self.core.submit_parts(&parts, timeout_ns + GRACE_NS, number) {
             Ok(_) => {
-                let at = *now;
-                let from = *rank;
-                history.made(Made { from, client, to, at, due, response_bytes, must_succeed });
+                history.made(Made { due, ..made });
                 true
             }
             Err((CallError::Full { .. }, _)) => {
@@ -314,6 +457,76 @@ impl Client {
                 history.fail(|| format!("a client of rank {rank} cannot call: {error}"));
                 false
             }
+        }
+    }
+
+    /// Makes a call in a session, if there is one with room for it. Others go through the daemon.
+    fn call_directly(
+        &mut self,
+        (rank, service, number): (u32, u16, u64),
+        body: &[u8],
+        timeout_ns: u64,
+    ) -> bool {
+        let at = match self.direct.way(To { rank, service, method: 3 }) {
+            CallWay::Session(at) => at,
+            CallWay::Daemon => return false,
+            CallWay::Meet(place) => {
+                self.ask_to_meet(place, true);
+                return false;
+            }
+        };
+        let Some(session) = self.direct.session(at) else { return false };
+        let heads = DirectHeads::new(3, Duration::from_nanos(timeout_ns), 0);
+        let [head, extra] = heads.parts();
+        session.core().submit_parts(&[head, extra, body], timeout_ns, number).is_ok()
+    }
+
+    /// Asks the daemon about an introduction, or for it.
+    fn ask_to_meet(&mut self, place: usize, is_asking: bool) {
+        let (of_method, kind) =
+            if is_asking { (method::MAY_MEET, MAY_MEET) } else { (method::MEET, MEET) };
+        let wanted = self.direct.wanted(place);
+        let parts: [&[u8]; 2] = [&daemon_head(of_method), wanted.as_bytes()];
+        if self.core.submit_parts(&parts, TIMEOUT_NS, kind | place as u64).is_err() {
+            self.direct.asked(place, Err(refused()));
+        }
+    }
+
+    /// Does what is to be done once the daemon has said something about introductions.
+    fn meet(&mut self, around: &mut Surroundings<'_>) {
+        for (place, is_asking, is_granted) in std::mem::take(&mut self.met) {
+            if !is_granted {
+                if !is_asking {
+                    self.newcomer = None;
+                }
+                self.direct.asked(place, Err(refused()));
+                continue;
+            }
+            if !is_asking {
+                self.direct.asked(place, self.newcomer.take().ok_or_else(refused));
+                continue;
+            }
+            // One at a time.
+            let made = if self.newcomer.is_none() { Newcomer::new(around.desk) } else { None };
+            match made {
+                Some((newcomer, given)) => {
+                    around.descriptors.put(self.id, given);
+                    self.newcomer = Some(newcomer);
+                    self.ask_to_meet(place, false);
+                    self.is_untold = true;
+                }
+                None => self.direct.asked(place, Err(refused())),
+            }
+        }
+    }
+
+    /// A provider receives callers from now on.
+    fn receive(&mut self, around: &mut Surroundings<'_>) {
+        let Some((host, given)) = Host::new(around.plan, around.desk) else { return };
+        let parts: [&[u8]; 2] = [&daemon_head(method::RECEIVE), &PROVIDED.to_le_bytes()];
+        if self.core.submit_parts(&parts, TIMEOUT_NS, RECEIVE).is_ok() {
+            around.descriptors.put(self.id, given);
+            self.host = Some(host);
         }
     }
 
@@ -353,32 +566,6 @@ fn daemon_head(method: u16) -> Vec<u8> {
     head.as_bytes().to_vec()
 }
 
-/// What an outcome is for the history; what no honest daemon does is a failure.
-fn judged<'a>(history: &mut History, call: u64, outcome: CallOutcome<'a>) -> Result<&'a [u8], End> {
-    outcome.map_err(|failed| match failed.error {
-        CallError::Deadline => End::Deadline,
-        CallError::ServerGone => End::DaemonGone,
-        CallError::ResourceExhausted => End::Status(Status::ResourceExhausted.code()),
-        CallError::HandlerError(code) => {
-            // Behind the status stands who says so: `client::message::origin`.
-            let [code, ..] = code.to_le_bytes();
-            let is_expected = Status::from_code(code).is_some_and(|status| {
-                matches!(
-                    status,
-                    Status::DeadlineExceeded
-                        | Status::ResourceExhausted
-                        | Status::Unavailable
-                        | Status::Unimplemented
-                )
-            });
-            if !is_expected {
-                history.fail(|| format!("call {call} ended with status {code}"));
-            }
-            End::Status(code)
-        }
-        error => {
-            history.fail(|| format!("call {call} ended with: {error}"));
-            End::Deadline
-        }
-    })
+fn refused() -> client::CallError {
+    client::CallError::Refused(Status::ResourceExhausted)
 }

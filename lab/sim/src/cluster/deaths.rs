@@ -29,14 +29,28 @@ impl Cluster {
             }
             FaultKind::ClientDeath if begins => {
                 let client = (fault.amount % self.plan.clients.max(1)) as usize;
-                self.client_dies(rank, client);
+                self.client_dies(rank, client, true);
+            }
+            FaultKind::ClientExit if begins => {
+                let client = (fault.amount % self.plan.clients.max(1)) as usize;
+                self.client_dies(rank, client, false);
+            }
+            FaultKind::Drain if begins => {
+                if let Some(node) = &mut self.nodes[rank as usize] {
+                    node.daemon.drain();
+                }
+                self.rouse(rank);
+            }
+            FaultKind::Drain => {
+                self.kill(rank, false);
+                self.network.schedule(fault.end(), Event::Restart { rank });
             }
             _ => {}
         }
     }
 
-    /// A client of a node dies with what it has in flight, and another one comes.
-    pub(super) fn client_dies(&mut self, rank: u32, client: usize) {
+    /// A client of a node ends with what it has in flight, and another one comes.
+    pub(super) fn client_dies(&mut self, rank: u32, client: usize, is_killed: bool) {
         let Some(node) = &self.nodes[rank as usize] else { return };
         let (socket, now) = (node.socket, self.network.now());
         let Some(mut dying) = self.clients[rank as usize].get_mut(client).and_then(Option::take)
@@ -44,7 +58,9 @@ impl Cluster {
             return;
         };
         let id = dying.id;
-        dying.end(&mut self.history.borrow_mut(), now);
+        dying.end(&mut self.history.borrow_mut(), now, is_killed);
+        drop(dying);
+        self.ring(socket);
         let at = now + Time::from_ns(1 + self.random().number(DEATH_NS));
         self.network.schedule(at, Event::Departed { socket, client, id });
     }
@@ -63,7 +79,7 @@ impl Cluster {
         let now = self.network.now();
         let mut history = self.history.borrow_mut();
         for mut client in self.clients[at].iter_mut().filter_map(Option::take) {
-            client.end(&mut history, now);
+            client.end(&mut history, now, true);
         }
     }
 

@@ -44,11 +44,15 @@ pub enum FaultKind {
     ClientPause,
     /// The clock of `node` gains `amount` ppm.
     ClockRate,
+    /// Client `amount` of `node` ends by itself with what it has in flight, and another one comes.
+    ClientExit,
+    /// The daemon of `node` takes nothing new, ends then, and is started again.
+    Drain,
 }
 
 impl FaultKind {
     /// All, with their names.
-    pub const ALL: [(Self, &'static str); 18] = [
+    pub const ALL: [(Self, &'static str); 20] = [
         (Self::Loss, "loss"),
         (Self::Repeat, "repeat"),
         (Self::Reorder, "reorder"),
@@ -67,6 +71,42 @@ impl FaultKind {
         (Self::ClientDeath, "client-death"),
         (Self::ClientPause, "client-pause"),
         (Self::ClockRate, "clock-rate"),
+        (Self::ClientExit, "client-exit"),
+        (Self::Drain, "drain"),
+    ];
+
+    /// What befalls networks and nodes.
+    pub(super) const OF_CLUSTERS: [Self; 18] = [
+        Self::Loss,
+        Self::Repeat,
+        Self::Reorder,
+        Self::CutFabric,
+        Self::CutControl,
+        Self::NicStall,
+        Self::Rnr,
+        Self::Torn,
+        Self::Revoked,
+        Self::CqOverrun,
+        Self::QpError,
+        Self::Pause,
+        Self::Slow,
+        Self::Crash,
+        Self::CrashClockBack,
+        Self::ClientDeath,
+        Self::ClientPause,
+        Self::ClockRate,
+    ];
+
+    /// What befalls the processes of a node.
+    pub(super) const OF_A_NODE: [Self; 8] = [
+        Self::Pause,
+        Self::Slow,
+        Self::Crash,
+        Self::ClientDeath,
+        Self::ClientPause,
+        Self::ClockRate,
+        Self::ClientExit,
+        Self::Drain,
     ];
 
     fn name(self) -> &'static str {
@@ -85,6 +125,8 @@ impl FaultKind {
                 | Self::ClientDeath
                 | Self::ClientPause
                 | Self::ClockRate
+                | Self::ClientExit
+                | Self::Drain
         )
     }
 
@@ -97,7 +139,7 @@ impl FaultKind {
             Self::QpError | Self::Revoked => random.choose(&[1, 2, 8]),
             Self::Torn => random.choose(&[100, 2_000, 20_000]),
             Self::Slow => random.choose(&[3, 30]),
-            Self::ClientDeath => random.choose(&[0, 1, 2, 3]),
+            Self::ClientDeath | Self::ClientExit => random.choose(&[0, 1, 2, 3]),
             Self::ClockRate => random.choose(&[100, 10_000]),
             Self::CutFabric
             | Self::CutControl
@@ -106,7 +148,8 @@ impl FaultKind {
             | Self::Pause
             | Self::ClientPause
             | Self::Crash
-            | Self::CrashClockBack => 0,
+            | Self::CrashClockBack
+            | Self::Drain => 0,
         }
     }
 }
@@ -193,11 +236,10 @@ fn parse(text: &str) -> Option<Fault> {
 /// Draws the faults of a run: some kinds are left out altogether, so that runs differ in what they are
 /// about (swarm testing).
 #[must_use]
-pub fn draw(seed: u64, nodes: u32, length: Time) -> Vec<Fault> {
+pub fn draw(kinds: &[FaultKind], seed: u64, nodes: u32, length: Time) -> Vec<Fault> {
     let mut random = RandomStream::new(seed, "faults");
     let length_us = (length.whole_ns() / 1000).max(2);
-    let kinds: Vec<_> =
-        FaultKind::ALL.iter().map(|(kind, _)| *kind).filter(|_| random.happens(300)).collect();
+    let kinds: Vec<_> = kinds.iter().copied().filter(|_| random.happens(300)).collect();
     let mut faults = Vec::new();
     if kinds.is_empty() {
         return faults;
@@ -222,10 +264,15 @@ pub fn draw(seed: u64, nodes: u32, length: Time) -> Vec<Fault> {
 mod tests {
     use super::*;
 
+    fn drawn(seed: u64) -> Vec<Fault> {
+        let all: Vec<_> = FaultKind::ALL.iter().map(|(kind, _)| *kind).collect();
+        draw(&all, seed, 3, Time::from_ns(5_000_000))
+    }
+
     #[test]
     fn a_fault_is_what_its_text_says_and_other_text_is_refused() {
         for seed in 0..200 {
-            for fault in draw(seed, 3, Time::from_ns(5_000_000)) {
+            for fault in drawn(seed) {
                 assert_eq!(fault.to_string().parse(), Ok(fault));
             }
         }
@@ -238,11 +285,10 @@ mod tests {
 
     #[test]
     fn every_kind_is_drawn_by_some_seed() {
-        let length = Time::from_ns(5_000_000);
-        let drawn: Vec<_> = (0..500).flat_map(|seed| draw(seed, 3, length)).collect();
+        let faults: Vec<_> = (0..500).flat_map(drawn).collect();
         for (kind, name) in FaultKind::ALL {
-            assert!(drawn.iter().any(|fault| fault.kind == kind), "{name}");
+            assert!(faults.iter().any(|fault| fault.kind == kind), "{name}");
         }
-        assert!((0..500).any(|seed| draw(seed, 3, length).is_empty()));
+        assert!((0..500).any(|seed| drawn(seed).is_empty()));
     }
 }

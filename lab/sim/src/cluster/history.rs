@@ -75,6 +75,8 @@ struct Call {
     made: Made,
     executed: u32,
     ended: Option<(Time, End)>,
+    /// Its client knows that it is not executed from now on.
+    is_void: bool,
 }
 
 /// How a call has ended.
@@ -130,7 +132,7 @@ impl History {
 
     /// The call of the next number was made.
     pub(super) fn made(&mut self, made: Made) {
-        self.calls.push_back(Call { made, executed: 0, ended: None });
+        self.calls.push_back(Call { made, executed: 0, ended: None, is_void: false });
         self.open += 1;
     }
 
@@ -178,10 +180,16 @@ impl History {
             return Status::InvalidArgument;
         };
         call.executed += 1;
+        let is_void = call.is_void;
         let (executed, made) = (call.executed, call.made);
         *self.executed.entry(thread).or_default() += 1;
         if executed > 1 {
             self.fail(|| format!("call {number} was executed twice"));
+        }
+        if is_void {
+            self.fail(|| {
+                format!("call {number} was executed after its client knew that it is not")
+            });
         }
         let is_right = made.to == rank && head.response_bytes.get() == made.response_bytes;
         if !is_right || !fill.iter().copied().eq(pattern(number, REQUEST_SALT).take(fill.len())) {
@@ -191,6 +199,23 @@ impl History {
         response.extend_from_slice(head.as_bytes());
         response.extend(pattern(number, RESPONSE_SALT).take(made.response_bytes as usize));
         Status::Ok
+    }
+
+    /// The client learns that a call was not executed, and is not.
+    pub(super) fn not_executed(&mut self, number: u64) {
+        if self.call(number).is_some_and(|call| call.executed > 0) {
+            self.fail(|| {
+                format!("call {number} was executed, and its client is told that it was not")
+            });
+        }
+        self.given_up(number);
+    }
+
+    /// The client gives a call up so that it is not executed from now on.
+    pub(super) fn given_up(&mut self, number: u64) {
+        if let Some(call) = self.call(number) {
+            call.is_void = true;
+        }
     }
 
     /// A call has ended, with the body of a response or otherwise.
@@ -347,7 +372,15 @@ mod tests {
     #[test]
     fn what_must_not_happen_is_told() {
         type Case = fn(&mut History);
-        let cases: [(&str, Case); 6] = [
+        let cases: [(&str, Case); 8] = [
+            ("is told that it was not", |history| {
+                answer(history, 1);
+                history.not_executed(0);
+            }),
+            ("knew that it is not", |history| {
+                history.given_up(0);
+                answer(history, 1);
+            }),
             ("executed twice", |history| drop([answer(history, 1), answer(history, 1)])),
             ("damaged", |history| drop(answer(history, 2))),
             ("not made", |history| history.ended(1, Err(End::Deadline), Time::ZERO)),

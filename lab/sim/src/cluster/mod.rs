@@ -13,7 +13,8 @@
 //! # What is checked
 //!
 //! - Each call ends once, with its own answer or with a status that it may have, and in time.
-//! - Each request is executed at most once, and arrives where it was sent as it was sent.
+//! - Each request is executed at most once, and arrives where it was sent as it was sent. None is executed whose client
+//!   knows that it is not: it was told so, or gave the call up without its daemon.
 //! - No daemon evicts an honest client, or says that an honest peer broke the protocol; nothing panics.
 //! - Once faults are over all daemons find each other, all calls end, and a call of each client to each
 //!   node succeeds.
@@ -22,13 +23,16 @@ mod charge;
 mod client;
 pub mod datagrams;
 mod deaths;
+mod direct;
 pub mod fault;
 mod history;
 mod load;
 mod network;
 mod node;
+mod outcome;
 mod plan;
 mod recovery;
+mod ringing;
 mod run;
 pub mod scale;
 mod shrink;
@@ -77,7 +81,7 @@ impl Setup {
     pub fn faults(&self) -> Vec<Fault> {
         match &self.faults {
             Some(faults) => faults.clone(),
-            None => fault::draw(self.seed, self.nodes, self.length),
+            None => fault::draw(self.workload.faults(), self.seed, self.nodes, self.length),
         }
     }
 }

@@ -93,6 +93,12 @@ pub(super) enum Event {
         socket: Socket,
         slot: u16,
     },
+    /// A caller wakes the provider of a session, or the other way round.
+    WakeSession {
+        socket: Socket,
+        session: u64,
+        is_for_host: bool,
+    },
     /// The end of a client reaches its daemon.
     Departed {
         socket: Socket,
@@ -154,6 +160,7 @@ impl State {
             Event::Turn { socket, .. }
             | Event::Client { socket, .. }
             | Event::WakeDaemon { socket, .. }
+            | Event::WakeSession { socket, .. }
             | Event::WakeClient { socket, .. }
             | Event::Departed { socket, .. } => socket.rank,
             Event::Fault { fault, .. } => fault.node % self.nodes,

@@ -3,6 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
+    os::fd::OwnedFd,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -21,6 +22,7 @@ use ipc::{
 
 use super::{
     ClusterError,
+    direct::{Descriptors, own_process},
     history::{HEAD_BYTES, History},
     network::{Network, Phase, Socket},
     plan::{Plan, TIMEOUT_NS},
@@ -63,6 +65,7 @@ impl NodeClock {
 /// The production server of clients, over memory of this process.
 pub(super) struct SimPort {
     pub(super) server: ServerCore,
+    pub(super) descriptors: Descriptors,
 }
 
 impl ClientPort for SimPort {
@@ -94,6 +97,10 @@ impl ClientPort for SimPort {
 
     fn client_of(to: ipc::RequestId) -> ipc::ClientId {
         to.client()
+    }
+
+    fn take_descriptor(&mut self, client: ipc::ClientId) -> Option<OwnedFd> {
+        self.descriptors.take(client)
     }
 
     fn is_there(&self, client: ipc::ClientId) -> bool {
@@ -232,7 +239,8 @@ impl Node {
             network: Arc::clone(network),
         };
         directory.borrow_mut().insert(thread, socket);
-        let port = SimPort { server: ServerCore::on_heap(plan.ipc())? };
+        let server = ServerCore::on_heap(plan.ipc())?;
+        let port = SimPort { server, descriptors: Descriptors::default() };
         Ok(Self {
             socket,
             daemon: Daemon::new(worker, port, control, parts, now_ns),
@@ -282,6 +290,7 @@ impl Node {
     pub(super) fn admit(&mut self) -> Option<(ipc::ClientId, u16, ClientCore<u64>)> {
         let (id, welcome, memory) = self.server().admit_on_heap().ok()??;
         let slot = welcome.slot;
+        self.server().set_process(id, own_process());
         Some((id, slot, ClientCore::new(&welcome, memory, 0)))
     }
 

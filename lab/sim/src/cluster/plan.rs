@@ -60,6 +60,8 @@ pub(super) struct Plan {
     pub(super) hurried_permille: u64,
     /// Whether the last client of each node provides a service.
     pub(super) has_providers: bool,
+    /// Whether callers are introduced to them.
+    pub(super) is_direct: bool,
     /// Whether those providers never answer.
     pub(super) is_silent: bool,
     /// Calls that the first client of each node has in flight, if it is greedier than the others.
@@ -148,6 +150,7 @@ impl Plan {
             ClusterWorkload::Greedy => Self { greedy_window: Some(32), ..drawn.fair() },
             ClusterWorkload::Silent => Self { is_silent: true, ..drawn.with_providers() },
             ClusterWorkload::Providers => drawn.with_providers(),
+            ClusterWorkload::Direct => drawn.direct(),
         }
     }
 
@@ -166,6 +169,21 @@ impl Plan {
 
     fn with_providers(self) -> Self {
         Self { has_providers: self.clients > 1, hurried_permille: 0, ipc_depth: 64, ..self }
+    }
+
+    /// Callers call the providers of their own node, often enough to be introduced.
+    fn direct(self) -> Self {
+        let random = &mut RandomStream::new(self.seed, "direct");
+        Self {
+            is_direct: true,
+            peers_called: 0,
+            think_ns: random.choose(&[1, 1_000, 3_000]),
+            turn: Time::from_ns(random.choose(&[200, 1_000])),
+            window: random.choose(&[1, 8, 40]),
+            hurried_permille: random.choose(&[0, 100, 500]),
+            body_bytes_max: self.body_bytes_max.min(4096),
+            ..self.with_providers()
+        }
     }
 
     fn draw(seed: u64, nodes: u32, clients: u32) -> Self {
@@ -200,6 +218,7 @@ impl Plan {
             sleepy_permille: random.choose(&[0, 500, 1000]),
             hurried_permille: random.choose(&[0, 0, 100, 500]),
             has_providers: clients > 1 && random.happens(400),
+            is_direct: false,
             is_silent: false,
             greedy_window: None,
             is_incast: false,
@@ -239,6 +258,7 @@ impl Plan {
             sleepy_permille: 0,
             hurried_permille: 0,
             has_providers: false,
+            is_direct: false,
             is_silent: false,
             greedy_window: None,
             is_incast: false,
@@ -285,6 +305,15 @@ impl Plan {
             think_ns: 1,
             slice: (nodes > FINE_NODES).then(|| Time::from_ns(charge::ns(machine.wire))),
             ..Self::large(seed, nodes, clients.div_ceil(threads))
+        }
+    }
+
+    /// How many of the clients of each node provide a service: the last ones.
+    pub(super) fn providers(&self) -> u32 {
+        match self.clients {
+            _ if !self.has_providers => 0,
+            4.. if self.is_direct => 2,
+            _ => 1,
         }
     }
 

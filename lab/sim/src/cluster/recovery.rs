@@ -43,7 +43,7 @@ impl Cluster {
             // Who waits for a service that never answers waits for as long as it lives.
             for client in 0..if self.plan.is_silent { self.clients[rank as usize].len() } else { 0 }
             {
-                self.client_dies(rank, client);
+                self.client_dies(rank, client, true);
             }
             self.wake_all(rank);
         }

@@ -8,6 +8,7 @@ use ipc::sans_os::Notice;
 use super::{
     ClusterError, Setup, charge,
     client::{Client, Role, Surroundings},
+    direct::SharedDesk,
     fault::FaultKind,
     history::History,
     network::{Event, Network, Phase, Socket},
@@ -30,7 +31,7 @@ const LOOK: Time = Time::from_ns(daemon::CONTROL_NS / 8);
 /// Longest sleep of a daemon.
 const SLEEP_MAX: Time = Time::from_ns(100_000_000);
 /// A wakeup of a process takes this long, and up to as much again.
-const WAKEUP_NS: u64 = 3_000;
+pub(super) const WAKEUP_NS: u64 = 3_000;
 /// What is in memory is seen by a process that polls after at most so long.
 const SEEN_NS: u64 = 200;
 /// Datagrams that a socket keeps.
@@ -42,6 +43,7 @@ pub(super) struct Cluster {
     pub(super) plan: Plan,
     pub(super) network: Arc<Network>,
     directory: Directory,
+    desk: SharedDesk,
     pub(super) history: Rc<RefCell<History>>,
     pub(super) nodes: Vec<Option<Node>>,
     pub(super) clients: Vec<Vec<Option<Client>>>,
@@ -70,6 +72,7 @@ impl Cluster {
             plan,
             network,
             directory: Directory::default(),
+            desk: SharedDesk::default(),
             history: Rc::default(),
             nodes: (0..count).map(|_| None).collect(),
             clients: (0..count).map(|_| Vec::new()).collect(),
@@ -201,6 +204,9 @@ impl Cluster {
                 }
             }
             Event::WakeClient { socket, slot } => self.wake_client(socket, slot),
+            Event::WakeSession { socket, session, is_for_host } => {
+                self.wake_session(socket, session, is_for_host);
+            }
             Event::Departed { socket, client, id } => {
                 if let Some(node) = self.node(socket) {
                     node.server().departed(id);
@@ -268,7 +274,7 @@ impl Cluster {
     }
 
     /// There is something for a daemon that waits.
-    fn rouse(&mut self, rank: u32) {
+    pub(super) fn rouse(&mut self, rank: u32) {
         let now = self.network.now();
         let turn_ns = self.plan.turn.whole_ns();
         let Some(node) = &mut self.nodes[rank as usize] else { return };
@@ -397,6 +403,7 @@ impl Cluster {
                 self.rouse_client(socket, client);
             }
         }
+        self.ring(socket);
     }
 
     /// What a daemon does between two turns.
@@ -451,7 +458,7 @@ impl Cluster {
         };
         self.clients_ever += 1;
         let name = format!("client {}", self.clients_ever);
-        let is_provider = self.plan.has_providers && client + 1 == self.plan.clients as usize;
+        let is_provider = client >= (self.plan.clients - self.plan.providers()) as usize;
         let role = if is_provider {
             Role::Provider { is_registered: false, is_waiting: false }
         } else {
@@ -477,7 +484,7 @@ impl Cluster {
     }
 
     /// There may be an answer for a client that polls.
-    fn rouse_client(&mut self, socket: Socket, client: usize) {
+    pub(super) fn rouse_client(&mut self, socket: Socket, client: usize) {
         let Some(entry) = &self.clients[socket.rank as usize][client] else { return };
         let may_find = self.plan.detail.looks_often || entry.has_response();
         if entry.is_parked && !entry.is_asleep && entry.in_flight() > 0 && may_find {
@@ -488,7 +495,7 @@ impl Cluster {
     }
 
     /// How long a client takes to see what came.
-    fn seen(&mut self) -> Time {
+    pub(super) fn seen(&mut self) -> Time {
         match self.plan.machine {
             None => Time::from_ns(self.random().number(SEEN_NS)),
             Some(machine) => {
@@ -537,6 +544,8 @@ impl Cluster {
             now_ns: node.clock.read(now, gain_ppm.into()),
             is_draining: self.is_draining,
             is_disturbed,
+            descriptors: &mut node.daemon.port().descriptors,
+            desk: &self.desk,
         };
         let stepped = entry.step(&mut around);
         let id = entry.id;
@@ -548,6 +557,9 @@ impl Cluster {
         }
         if stepped.has_told && self.node(socket).is_some_and(|node| !node.is_asleep) {
             self.rouse(rank);
+        }
+        if self.plan.is_direct {
+            self.tell_sessions(socket, &stepped);
         }
         if let Some(again) = stepped.again {
             self.schedule_look(socket, client, again);

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use super::fault::FaultKind;
+
 /// Sizes and habits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ClusterWorkload {
@@ -22,11 +24,13 @@ pub enum ClusterWorkload {
     Silent,
     /// Services of clients, whose callers have no deadline that is short.
     Providers,
+    /// The same, of the own node: callers are introduced, and call without the daemon.
+    Direct,
 }
 
 impl ClusterWorkload {
     /// All, with their names.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::Drawn, "drawn"),
         (Self::FullRings, "full-rings"),
         (Self::AllSleep, "all-sleep"),
@@ -35,7 +39,13 @@ impl ClusterWorkload {
         (Self::Greedy, "greedy"),
         (Self::Silent, "silent"),
         (Self::Providers, "providers"),
+        (Self::Direct, "direct"),
     ];
+
+    /// Faults that seeds draw.
+    pub(super) fn faults(self) -> &'static [FaultKind] {
+        if self == Self::Direct { &FaultKind::OF_A_NODE } else { &FaultKind::OF_CLUSTERS }
+    }
 }
 
 impl fmt::Display for ClusterWorkload {
@@ -49,7 +59,7 @@ impl fmt::Display for ClusterWorkload {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no workload has the name {0:?}: it is one of drawn, full-rings, all-sleep, incast, fair, greedy, silent, \
-         providers"
+         providers, direct"
 )]
 pub struct UnknownWorkload(String);
 

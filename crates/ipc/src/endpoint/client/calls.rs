@@ -3,6 +3,7 @@
 use memory::{LentBytes, sync::Ordering};
 
 use crate::{
+    ending::TakenWord,
     endpoint::{
         half::{EAGER_BYTES_MAX, Half, HalfShape},
         status::{CallError, CallOutcome, LentOutcome, ResponseKind, lend},
@@ -168,13 +169,13 @@ impl<C> ClientCalls<C> {
 
     /// The word that says why the client was evicted.
     pub(crate) fn eviction_word(&self) -> u32 {
-        self.down.eviction().load(Ordering::Acquire)
+        self.down.eviction().reason()
     }
 
-    /// Whether the server asks this client to leave. Relaxed: no other memory depends on the word.
+    /// Whether the server asks this client to leave.
     #[inline(always)]
     pub(crate) fn is_asked_to_leave(&self) -> bool {
-        self.down.leave_word().load(Ordering::Relaxed) != 0
+        self.down.leave_word().is_asked()
     }
 
     /// Whether a response (or nonsense) waits.
@@ -272,7 +273,7 @@ impl<C> ClientCalls<C> {
             self.up.read_position().store(self.responses.position(), Ordering::Relaxed);
             crate::pause::at("response.copied");
             if call.state == State::Abandoned {
-                mark_abandoned(&self.up, header.call, false);
+                self.up.given_up().mark(header.call, false);
             }
             call.state = State::Free;
             self.free.push(header.call);
@@ -308,7 +309,7 @@ impl<C> ClientCalls<C> {
             self.responses.skip();
             self.up.read_position().store(self.responses.position(), Ordering::Relaxed);
             if !is_awaited {
-                mark_abandoned(&self.up, header.call, false);
+                self.up.given_up().mark(header.call, false);
             }
             call.state = State::Free;
             self.free.push(header.call);
@@ -365,7 +366,7 @@ impl<C> ClientCalls<C> {
             } else {
                 call.state = State::Abandoned;
                 self.in_flight -= 1;
-                mark_abandoned(&self.up, index, true);
+                self.up.given_up().mark(index, true);
                 if let Some(context) = call.context.take() {
                     done(context, Err(CallError::Deadline.into()));
                 }
@@ -382,7 +383,7 @@ impl<C> ClientCalls<C> {
 
     /// Position up to which the server says that it has taken requests.
     pub(crate) fn taken_position(&self) -> u64 {
-        self.down.read_position().load(Ordering::Relaxed)
+        TakenWord(self.down.read_position()).read()
     }
 
     /// Ends all calls: those behind the position `taken`, if there is one, with [`CallError::NotTaken`].
@@ -419,19 +420,8 @@ impl<C> ClientCalls<C> {
         }
         call.state = State::Abandoned;
         self.in_flight -= 1;
-        mark_abandoned(&self.up, id.call, true);
+        self.up.given_up().mark(id.call, true);
         call.context.take()
-    }
-}
-
-/// Tells the server that nobody waits for a call any more, or takes that back when the call has ended.
-#[cold]
-fn mark_abandoned(up: &Half, call: u16, is_abandoned: bool) {
-    if let Some(bit) = 1u64.checked_shl(call.into()) {
-        // This side alone writes the word.
-        let bits = up.abandoned().load(Ordering::Relaxed);
-        let bits = if is_abandoned { bits | bit } else { bits & !bit };
-        up.abandoned().store(bits, Ordering::Relaxed);
     }
 }
 

@@ -51,6 +51,8 @@ pub struct ClientCore<C> {
     gone: Option<CallError>,
     /// Position of the first request that the server did not take and never will, if that is known.
     taken: Option<u64>,
+    /// It is known whether the server, which is gone, takes what it has not taken.
+    is_judged: bool,
 }
 
 impl<C> ClientCore<C> {
@@ -75,13 +77,27 @@ impl<C> ClientCore<C> {
             epoch: 0,
             gone: None,
             taken: None,
+            is_judged: false,
         }
     }
 
-    /// The server's process has ended, or it has said that it takes nothing more: requests that it did not take end as
-    /// such.
-    pub(crate) fn note_untaken(&mut self) {
-        self.taken = Some(self.calls.taken_position());
+    /// After a look, of a client that was introduced: where the server is gone, requests that it did not take end as such,
+    /// if it said that it takes nothing more, or its process has ended. While that lives, it may still take them.
+    pub fn note_untaken(&mut self, is_server_dead: impl FnOnce() -> bool) {
+        let Some(gone) = self.gone else { return };
+        if core::mem::replace(&mut self.is_judged, true) {
+            return;
+        }
+        let has_ended = matches!(gone, CallError::Evicted(_));
+        if has_ended || self.in_flight() > 0 && is_server_dead() {
+            self.taken = Some(self.calls.taken_position());
+        }
+    }
+
+    /// Whether the introducer asked this client to make no more calls here.
+    #[must_use]
+    pub fn is_asked_to_leave(&self) -> bool {
+        self.calls.is_asked_to_leave()
     }
 
     pub(crate) fn calls(&self) -> &ClientCalls<C> {

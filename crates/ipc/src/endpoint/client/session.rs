@@ -76,9 +76,9 @@ pub struct Newcomer(UnixConnection);
 
 /// How far an introduction has come.
 #[derive(Debug)]
-pub enum NewcomerState<T> {
+pub enum NewcomerState<T, N = Newcomer> {
     /// The server has not looked yet.
-    NotYet(Newcomer),
+    NotYet(N),
     /// Client and server share memory.
     Arrived(T),
 }
@@ -135,8 +135,6 @@ pub(crate) struct ClientSession<C> {
     timeout_ns: u64,
     idle: Idle,
     looked_ns: u64,
-    /// It is known whether the server, which is gone, takes what it has not taken.
-    is_judged: bool,
 }
 
 impl<C> ClientSession<C> {
@@ -156,7 +154,6 @@ impl<C> ClientSession<C> {
             timeout_ns: clock::duration_ns(config.timeout),
             idle: Idle::default(),
             looked_ns: clock::now_ns(),
-            is_judged: false,
         }
     }
 
@@ -300,19 +297,8 @@ impl<C> ClientSession<C> {
         let life = self.connection.look(timeout_ns);
         self.looked_ns = clock::now_ns();
         self.core.looked(life == ServerLife::Gone);
-        if self.path.is_none() && self.core.gone().is_some() && !self.is_judged {
-            self.is_judged = true;
-            self.note_untaken();
-        }
-    }
-
-    /// An introduced server is gone. Unless it said that it takes nothing more, it may still do so while it lives.
-    #[cold]
-    fn note_untaken(&mut self) {
-        let has_ended = matches!(self.gone(), Some(CallError::Evicted(_)));
-        let has_calls = self.core.in_flight() > 0;
-        if has_ended || has_calls && self.connection.is_server_dead() {
-            self.core.note_untaken();
+        if self.path.is_none() {
+            self.core.note_untaken(|| self.connection.is_server_dead());
         }
     }
 

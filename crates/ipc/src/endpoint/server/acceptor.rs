@@ -9,7 +9,7 @@ use crate::endpoint::{
     server::{
         core::ServerCore,
         handoff::Handoff,
-        introduction::{self, Introduction, Told},
+        introduction::{self, IntroducerMessage, Introduction},
         listener::{self, BindError, ClientListener},
         poll_key::PollKey,
         sockets::Sockets,
@@ -63,16 +63,16 @@ impl Acceptor {
         for _ in 0..INTRODUCTIONS_PER_LOOK {
             let Some(channel) = &self.introducer else { return };
             match introduction::read(channel) {
-                Told::Introduced(connection, introduction) => {
+                IntroducerMessage::Introduced(connection, introduction) => {
                     crate::pause::at("introduced");
                     self.admit(connection, (0, Some(introduction)), core, sockets, poller);
                     crate::pause::at("welcomed");
                 }
-                Told::Retire(tag) => core.retire(tag),
-                Told::AskToLeave(tag) => core.ask_to_leave(tag),
-                Told::Nothing => return,
-                Told::Foreign => {}
-                Told::End => {
+                IntroducerMessage::Retire(tag) => core.retire(tag),
+                IntroducerMessage::AskToLeave(tag) => core.ask_to_leave(tag),
+                IntroducerMessage::Nothing => return,
+                IntroducerMessage::Foreign => {}
+                IntroducerMessage::End => {
                     poller.remove(channel);
                     self.introducer = None;
                 }

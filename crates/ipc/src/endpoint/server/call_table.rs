@@ -6,6 +6,7 @@ use core::ops::Range;
 use memory::{Filler, LentBytes, sync::Ordering};
 
 use crate::{
+    ending::TakenWord,
     endpoint::{
         half::{Half, HalfShape},
         server::large::{LargeCopies, LargeRequest},
@@ -129,13 +130,12 @@ impl CallTable {
 
     /// Writes why the client is evicted where the client can read it.
     pub(crate) fn write_eviction(&self, reason: EvictReason) {
-        // Release: behind the last request that was taken.
-        self.down.eviction().store(reason as u32, Ordering::Release);
+        self.down.eviction().end(reason as u32);
     }
 
-    /// Asks the client to leave, where it can read that. Relaxed: no other memory depends on the word.
+    /// Asks the client to leave, where it can read that.
     pub(crate) fn ask_to_leave(&self) {
-        self.down.leave_word().store(1, Ordering::Relaxed);
+        self.down.leave_word().ask();
     }
 
     /// Up to where the client says that it has read, and whether it left a response to each of its
@@ -335,7 +335,7 @@ impl CallTable {
     /// Whether the client has given up a call.
     #[inline]
     pub(crate) fn is_abandoned(&self, call: u16) -> bool {
-        call < 64 && self.up.abandoned().load(Ordering::Relaxed) >> call & 1 == 1
+        self.up.given_up().is_marked(call)
     }
 
     /// Takes the next request without its message.
@@ -456,7 +456,7 @@ impl CallTable {
 /// Says what was taken before anything is done about it: a client whose server dies knows what was not.
 #[inline(always)]
 fn note_taken(down: &Half, requests: &Consumer) {
-    down.read_position().store(requests.position(), Ordering::Relaxed);
+    TakenWord(down.read_position()).note(requests.position());
 }
 
 /// What is allocated at a time for a large response in parts: a turn pays for the pages of a few parts, and not for

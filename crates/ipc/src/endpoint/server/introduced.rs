@@ -11,7 +11,7 @@ use crate::endpoint::{
 
 impl ServerCore {
     /// What the kernel says about a client that was admitted just now.
-    pub(crate) fn set_process(&mut self, client: ClientId, process: ClientProcess) {
+    pub fn set_process(&mut self, client: ClientId, process: ClientProcess) {
         if let Some(session) = self.replies.table.session(client) {
             session.process = Some(process);
         }
@@ -34,7 +34,7 @@ impl ServerCore {
     /// Takes no more requests of the client that was introduced by this name, or of any if it is `None`, and evicts it
     /// once those that were taken are answered.
     #[cold]
-    pub(crate) fn retire(&mut self, tag: Option<u64>) {
+    pub fn retire(&mut self, tag: Option<u64>) {
         for (slot, session) in (0..).zip(&mut self.replies.table.sessions) {
             let Some(session) = session else { continue };
             let is_meant = session.tag.is_some() && (tag.is_none() || session.tag == tag);
@@ -53,7 +53,7 @@ impl ServerCore {
 
     /// Asks the client that was introduced by this name to leave. Its requests are taken and answered as before.
     #[cold]
-    pub(crate) fn ask_to_leave(&mut self, tag: u64) {
+    pub fn ask_to_leave(&mut self, tag: u64) {
         let mut sessions = self.replies.table.sessions.iter().flatten();
         if let Some(session) = sessions.find(|session| session.tag == Some(tag)) {
             session.calls.ask_to_leave();
@@ -73,7 +73,7 @@ impl ServerCore {
     }
 
     /// Says to clients that were introduced that nothing more is taken, as the server ends.
-    pub(crate) fn abandon_introduced(&self) {
+    pub fn abandon_introduced(&self) {
         for session in self.replies.table.sessions.iter().flatten() {
             if session.tag.is_some() {
                 session.calls.write_eviction(EvictReason::Retired);
@@ -82,7 +82,7 @@ impl ServerCore {
     }
 
     /// The name by which a client that was admitted just now was introduced.
-    pub(crate) fn set_tag(&mut self, client: ClientId, tag: Option<u64>) {
+    pub fn set_tag(&mut self, client: ClientId, tag: Option<u64>) {
         if let Some(session) = self.replies.table.session(client) {
             session.tag = tag;
         }

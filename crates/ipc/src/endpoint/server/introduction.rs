@@ -65,9 +65,10 @@ pub struct Introduction {
 
 /// What a server is told.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub enum IntroducerMessage {
+    /// The socket of a client, which is to be admitted.
     Introduced(UnixConnection, Introduction),
-    /// `None`: all of them.
+    /// The session of this tag takes no more requests; `None`: all of them.
     Retire(Option<u64>),
     /// The client of this session is asked to leave.
     AskToLeave(u64),
@@ -124,31 +125,33 @@ impl Introducer {
     }
 }
 
-/// Reads one datagram of the channel.
-pub(crate) fn read(channel: &UnixConnection) -> Told {
+/// Reads one datagram of the channel. Never waits.
+pub fn read(channel: &UnixConnection) -> IntroducerMessage {
     let mut bytes = [0; MESSAGE_BYTES];
     let (len_bytes, mut fds) = match channel.recv(&mut bytes, 1, clock::NOW) {
         Ok(datagram) => (datagram.len_bytes, datagram.fds),
-        Err(RecvError::TimedOut | RecvError::NoDescriptor) => return Told::Nothing,
-        Err(RecvError::Closed | RecvError::Os(_)) => return Told::End,
-        Err(RecvError::TooLong { .. } | RecvError::TooManyFds { .. }) => return Told::Foreign,
+        Err(RecvError::TimedOut | RecvError::NoDescriptor) => return IntroducerMessage::Nothing,
+        Err(RecvError::Closed | RecvError::Os(_)) => return IntroducerMessage::End,
+        Err(RecvError::TooLong { .. } | RecvError::TooManyFds { .. }) => {
+            return IntroducerMessage::Foreign;
+        }
     };
     let (words, tag) = bytes.split_at(MESSAGE_BYTES - size_of::<u64>());
     let (Ok(tag), ([kind, uid, pid], [])) = (tag.try_into(), words.as_chunks()) else {
-        return Told::Foreign;
+        return IntroducerMessage::Foreign;
     };
     if len_bytes != MESSAGE_BYTES {
-        return Told::Foreign;
+        return IntroducerMessage::Foreign;
     }
     let [kind, uid, pid] = [kind, uid, pid].map(|word| u32::from_le_bytes(*word));
     let tag = u64::from_le_bytes(tag);
     match (kind, fds.pop().map(UnixConnection::adopt)) {
         (INTRODUCE, Some(Ok(connection))) => {
             let process = ClientProcess { uid, pid };
-            Told::Introduced(connection, Introduction { tag, process })
+            IntroducerMessage::Introduced(connection, Introduction { tag, process })
         }
-        (RETIRE, None) if uid == WHEN_IDLE => Told::AskToLeave(tag),
-        (RETIRE, None) => Told::Retire((tag != ALL).then_some(tag)),
-        _ => Told::Foreign,
+        (RETIRE, None) if uid == WHEN_IDLE => IntroducerMessage::AskToLeave(tag),
+        (RETIRE, None) => IntroducerMessage::Retire((tag != ALL).then_some(tag)),
+        _ => IntroducerMessage::Foreign,
     }
 }

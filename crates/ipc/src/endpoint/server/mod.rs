@@ -23,7 +23,7 @@ mod handoff;
 mod handshakes;
 mod id;
 mod introduced;
-mod introduction;
+pub(crate) mod introduction;
 mod listener;
 mod poll_key;
 mod replies;
