@@ -69,6 +69,9 @@ pub struct NicDescription {
     /// Address space of a port of this kind, and of each that it reaches.
     #[serde(skip)]
     pub mapping_bytes: u64,
+    /// A RoCE port whose network interface has no other address than its link-local one.
+    #[serde(skip)]
+    pub is_link_local: bool,
 }
 
 impl NicDescription {
@@ -94,6 +97,7 @@ impl NicDescription {
             pkey_index,
             mtu_bytes: mtu.bytes(),
             mapping_bytes: nic.peer_mapping_bytes(),
+            is_link_local: link == LinkLayer::Ethernet && gid.to_bytes()[..2] == [0xfe, 0x80],
         }
     }
 

@@ -6,7 +6,7 @@
 use bootstrap::Lives;
 use memory::sync::Arc;
 use rpc::{Invitation, PeerId, Worker};
-use verbs::Nic;
+use verbs::{AddressVector, Nic};
 
 use crate::{
     client_port::ClientPort,
@@ -55,6 +55,8 @@ pub(super) struct Links {
     codec: Codec,
     /// The link to each peer, by rank.
     links: Vec<Link>,
+    /// The address that invitations name.
+    address: Option<AddressVector>,
     /// Peers without a place in their epoch.
     uninvited: Vec<u32>,
     is_leaving: bool,
@@ -75,6 +77,7 @@ impl Links {
         let count = peers.iter().max().map_or(0, |rank| *rank as usize + 1);
         Self {
             detector: Detector::new(config, epoch, peers.iter().copied(), now_ns),
+            address: None,
             uninvited: peers.clone(),
             count: peers.len(),
             codec,
@@ -157,6 +160,7 @@ impl Links {
         self.detector.handle_timeout(now_ns);
         self.apply(worker, dispatcher, replies, now_ns);
         self.invite(worker, dispatcher);
+        self.readdress(worker.nic().address());
         let sent = self.send(control);
         dispatcher.tally.add(Counter::Heartbeats, sent);
         self.next_ns = self.detector.poll_timeout();
@@ -246,6 +250,15 @@ impl Links {
                 true
             }
         });
+    }
+
+    /// Peers that fail to connect by an invitation try again by it, so it names the port as it is now.
+    fn readdress(&mut self, address: AddressVector) {
+        if self.address.replace(address) == Some(address) {
+            return;
+        }
+        let invited = self.links.iter_mut().filter_map(|link| link.invited.as_mut());
+        invited.for_each(|(_, invitation)| *invitation = invitation.readdressed(address));
     }
 
     fn send(&mut self, control: &mut impl Control) -> u64 {

@@ -57,6 +57,8 @@ pub(crate) struct Context {
     pub(crate) port: u8,
     /// The row of the GID table that is asked for.
     wanted_gid: Option<u8>,
+    /// The GID that was chosen when the device was opened.
+    first_gid: abi::RawGid,
     /// The partition: its row may change.
     pkey: u16,
     /// As last seen, and whether addresses need a global route header.
@@ -241,8 +243,8 @@ impl Context {
         let before = self.port_attributes();
         let rows = gid_rows(api, raw, name, self.port, &attributes);
         let is_ethernet = attributes.link_layer == abi::LINK_LAYER_ETHERNET;
-        let gid = abi::RawGid(before.gid.to_bytes());
-        let Some(row) = gid::choose(&rows, self.wanted_gid, Some(gid), is_ethernet) else {
+        let first = Some(self.first_gid);
+        let Some(row) = gid::choose(&rows, self.wanted_gid, first, is_ethernet) else {
             return tracing::warn!(
                 device = name, port = self.port, gid = %before.gid,
                 "no row of the GID table can be sent from: no connection is made until one comes"
@@ -387,6 +389,7 @@ impl<'a> Opened<'a> {
             is_rxe: device.vendor_id == VENDOR_RXE,
             port,
             wanted_gid: config.gid_index,
+            first_gid: gid,
             pkey,
             state: Mutex::new((
                 PortAttributes { pkey_index: config.pkey_index, ..seen },

@@ -37,19 +37,20 @@ pub(crate) fn best(rows: &[Row]) -> Option<Row> {
     rows.iter().copied().rev().max_by_key(Row::rank)
 }
 
-/// The row to send from: `wanted`, or the one that has the address which was sent from before, or the best.
+/// The row to send from: `wanted`, or the one that has the address which was sent from `first`, or the best.
 ///
-/// An address that comes back may have another row.
+/// An address that comes back may have another row. It counts although packets have left from another address meanwhile,
+/// such as the link-local one, from which no route leads to peers.
 pub(crate) fn choose(
     rows: &[Row],
     wanted: Option<u8>,
-    before: Option<RawGid>,
+    first: Option<RawGid>,
     is_ethernet: bool,
 ) -> Option<Row> {
     if let Some(index) = wanted {
         return rows.iter().find(|row| row.index == index).copied();
     }
-    let same: Vec<Row> = rows.iter().filter(|row| Some(row.gid) == before).copied().collect();
+    let same: Vec<Row> = rows.iter().filter(|row| Some(row.gid) == first).copied().collect();
     // The first row of an InfiniBand port is that of its GUID.
     let new = || if is_ethernet { best(rows) } else { rows.first().copied() };
     best(&same).or_else(new)
@@ -114,14 +115,14 @@ mod tests {
     #[test]
     fn an_address_is_looked_for_before_its_row() {
         let [own, other] = [[1; 16], [2; 16]];
-        let before = Some(RawGid(own));
+        let first = Some(RawGid(own));
         let moved = [row(1, other, true), row(4, own, false), row(5, own, true)];
-        assert_eq!(choose(&moved, None, before, true).unwrap().index, 5);
-        assert_eq!(choose(&moved, Some(1), before, true).unwrap().index, 1, "it is asked for");
-        assert_eq!(choose(&moved, Some(2), before, true), None, "it is empty now");
-        assert_eq!(choose(&moved[..1], None, before, true).unwrap().index, 1, "another address");
+        assert_eq!(choose(&moved, None, first, true).unwrap().index, 5);
+        assert_eq!(choose(&moved, Some(1), first, true).unwrap().index, 1, "it is asked for");
+        assert_eq!(choose(&moved, Some(2), first, true), None, "it is empty now");
+        assert_eq!(choose(&moved[..1], None, first, true).unwrap().index, 1, "another address");
         assert_eq!(choose(&moved, None, None, false).unwrap().index, 1, "of an InfiniBand port");
-        assert_eq!(choose(&[], None, before, true), None);
+        assert_eq!(choose(&[], None, first, true), None);
     }
 
     #[test]

@@ -252,7 +252,8 @@ mod tests {
         assert_eq!(happens(event::GID_CHANGE, vec![none, other, own]), (changed, 1, 2));
         let sent_from = nic.context.ah_attr(&nic.address()).grh.sgid_index;
         assert_eq!(sent_from, 2);
-        assert_eq!(happens(event::GID_CHANGE, vec![other]), (changed, 2, 0), "it is gone for good");
+        assert_eq!(happens(event::GID_CHANGE, vec![other]), (changed, 2, 0), "it is gone");
+        assert_eq!(happens(event::GID_CHANGE, vec![other, none, none, own]), (changed, 1, 3));
         let up = Some(AsyncEvent::PortUp);
         assert_eq!(happens(event::PORT_ACTIVE, vec![none, other]), (up, 2, 1));
         let fatal = Some(AsyncEvent::DeviceFatal);

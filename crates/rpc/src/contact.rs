@@ -52,6 +52,16 @@ impl Invitation {
         Self(bytes)
     }
 
+    /// The same queue pair, ring and hello behind another address of the NIC: it may change before the peer connects.
+    #[must_use]
+    pub fn readdressed(&self, address: AddressVector) -> Self {
+        let Ok((mut contact, _)) = self.parse() else { return *self };
+        contact.endpoint.address = address;
+        let mut bytes = self.0;
+        bytes[..CONTACT_BYTES].copy_from_slice(contact.to_bytes().as_bytes());
+        Self(bytes)
+    }
+
     pub(crate) fn parse(&self) -> Result<(Contact, Result<Hello, HelloError>), ContactError> {
         let (contact, hello) = self.0.split_at(CONTACT_BYTES);
         let bytes = Bytes::read_from_bytes(contact).map_err(|_| ContactError::Field("length"))?;
@@ -241,6 +251,12 @@ mod tests {
                 limits: PathLimits { mtu: Mtu::B2048, reads_max: 7 },
             };
             assert_eq!(Contact::from_bytes(&contact.to_bytes()), Ok(contact));
+            let mut invitation = Invitation([0; Invitation::BYTES]);
+            invitation.0[..CONTACT_BYTES].copy_from_slice(contact.to_bytes().as_bytes());
+            let address = AddressVector { route: PortRoute::Lid(Lid::new(1)), service_level: 0 };
+            let moved = invitation.readdressed(address).parse().unwrap().0;
+            let endpoint = QpAddress { address, ..contact.endpoint };
+            assert_eq!(moved, Contact { endpoint, ..contact });
         }
     }
 

@@ -59,7 +59,8 @@ pub(crate) struct UverbsRunArgs {
     /// `adaptive-routing` places WRITEs that are under way in any order.
     #[arg(long, value_name = "NAME", default_value = "connectx", value_parser = ["connectx", "vf", "adaptive-routing"])]
     pub(crate) profile: String,
-    /// A file that says how the adapter is, at any time: `active`, `down` (the port), or `gone` (the device).
+    /// A file that says how the adapter is, at any time: `active`, `down` (the port), `gone` (the device), and on RoCE
+    /// `unaddressed` (no IPv4 address), or `moved` (to other rows of the GID table).
     #[arg(long, value_name = "FILE")]
     pub(crate) condition: Option<PathBuf>,
     /// The program and its arguments.

@@ -1,4 +1,5 @@
-//! Daemons on libmlx5 whose adapter's cable is pulled, or whose adapter fails and comes back after a while.
+//! Daemons on libmlx5 whose adapter's cable is pulled, whose adapter fails and comes back after a while, or whose address
+//! has other rows of the GID table.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,6 +22,7 @@ use uverbs::{
     matrix::new_fabric,
     process::FABRIC_ENV,
 };
+use verbs::LinkLayer;
 
 #[allow(dead_code, reason = "another test runs tests by name")]
 mod common;
@@ -81,12 +83,12 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn start(name: &str) -> Self {
+    fn start(name: &str, link: LinkLayer) -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = TempFolder::new(name);
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
         std::fs::create_dir(folder.path().join("meet")).unwrap();
-        let (files, fabric) = (LaunchFiles::new().unwrap(), new_fabric());
+        let (files, fabric) = (LaunchFiles::on(link).unwrap(), new_fabric());
         let mut nodes = Self { files, fabric, folder, daemons: [None, None] };
         (0..2).for_each(|rank| nodes.begin(rank));
         (0..2).for_each(|rank| nodes.reaches(rank));
@@ -175,7 +177,7 @@ fn fault_d4_calls_end_while_a_port_is_down_and_arrive_when_it_is_up_again() {
     if !common::has_library() {
         return;
     }
-    let mut nodes = Nodes::start("port-down");
+    let mut nodes = Nodes::start("port-down", LinkLayer::InfiniBand);
     for rank in [1, 0] {
         nodes.becomes(rank, AdapterCondition::Down);
         (0..2).for_each(|rank| nodes.fails(rank, 4));
@@ -185,13 +187,31 @@ fn fault_d4_calls_end_while_a_port_is_down_and_arrive_when_it_is_up_again() {
     assert!((0..2).all(|rank| nodes.is_alive(rank)), "no daemon was started anew");
 }
 
+/// Old connections hold the rows that the address had before.
+#[test]
+fn daemons_follow_an_address_to_other_rows_of_the_gid_table() {
+    if !common::has_library() {
+        return;
+    }
+    let mut nodes = Nodes::start("gid-rows", LinkLayer::Ethernet);
+    for rank in [1, 0] {
+        nodes.becomes(rank, AdapterCondition::Unaddressed);
+        (0..2).for_each(|rank| nodes.fails(rank, 4));
+        nodes.becomes(rank, AdapterCondition::Moved);
+        (0..2).for_each(|rank| nodes.reaches(rank));
+    }
+    nodes.becomes(0, AdapterCondition::Active);
+    (0..2).for_each(|rank| nodes.reaches(rank));
+    assert!((0..2).all(|rank| nodes.is_alive(rank)), "no daemon was started anew");
+}
+
 /// As its unit starts it anew: with 75 it says that the device is not there yet.
 #[test]
 fn fault_d4_a_daemon_ends_with_its_device_and_serves_when_that_is_back() {
     if !common::has_library() {
         return;
     }
-    let mut nodes = Nodes::start("device-gone");
+    let mut nodes = Nodes::start("device-gone", LinkLayer::InfiniBand);
     nodes.becomes(1, AdapterCondition::Gone);
     assert_eq!(nodes.ends_with(1), Some(FAILED));
     nodes.fails(0, 1);

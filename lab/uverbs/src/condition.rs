@@ -1,4 +1,5 @@
-//! The condition of the adapter, as a test says it in a file: a cable that is pulled, a device that fails and comes back.
+//! The condition of the adapter, as a test says it in a file: a cable that is pulled, a device that fails and comes back,
+//! an address that goes and returns to other rows of the GID table.
 
 use std::path::PathBuf;
 
@@ -18,6 +19,10 @@ pub enum AdapterCondition {
     Down,
     /// The device has failed, and is not there: no object of it is of any more use, and it cannot be opened.
     Gone,
+    /// On RoCE: the interface has lost its IPv4 address, and the GID table the rows of it.
+    Unaddressed,
+    /// On RoCE: the IPv4 address has other rows. A kernel gives it those while queue pairs hold the old ones.
+    Moved,
 }
 
 impl AdapterCondition {
@@ -28,6 +33,8 @@ impl AdapterCondition {
             "active" => Some(Self::Active),
             "down" => Some(Self::Down),
             "gone" => Some(Self::Gone),
+            "unaddressed" => Some(Self::Unaddressed),
+            "moved" => Some(Self::Moved),
             _ => None,
         }
     }
@@ -39,7 +46,14 @@ impl AdapterCondition {
             Self::Active => "active",
             Self::Down => "down",
             Self::Gone => "gone",
+            Self::Unaddressed => "unaddressed",
+            Self::Moved => "moved",
         }
+    }
+
+    /// Whether the port carries traffic.
+    pub(crate) fn is_up(self) -> bool {
+        !matches!(self, Self::Down | Self::Gone)
     }
 }
 

@@ -179,6 +179,11 @@ impl LaunchFiles {
         }
     }
 
+    /// A folder of this user alone, which goes with the tree.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.tree
+    }
+
     /// A program that finds the NIC.
     #[must_use]
     pub fn command(&self, program: &OsStr) -> Command {

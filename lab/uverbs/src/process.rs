@@ -284,7 +284,7 @@ pub fn doorbells(len: usize, offset: u64) -> Result<OwnedFd, Errno> {
 #[must_use]
 pub fn gid(row: usize) -> Option<String> {
     let Turn(engine) = Turn::take()?;
-    let bytes = engine.device.gid_table().get(row)?.to_bytes();
+    let bytes = engine.gid_table().get(row)?.to_bytes();
     let groups: Vec<String> =
         bytes.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
     Some(format!("{}\n", groups.join(":")))

@@ -88,7 +88,11 @@ const DEVICE_FILES: [(&str, &str); 10] = [
 const fn link_files(link: LinkLayer) -> (&'static str, &'static [&'static str]) {
     match link {
         LinkLayer::InfiniBand => ("InfiniBand", &["IB/RoCE v1"]),
-        LinkLayer::Ethernet => ("Ethernet", &["IB/RoCE v1", "RoCE v2", "IB/RoCE v1", "RoCE v2"]),
+        LinkLayer::Ethernet => {
+            const V1: &str = "IB/RoCE v1";
+            const V2: &str = "RoCE v2";
+            ("Ethernet", &[V1, V2, V1, V2, V1, V2])
+        }
     }
 }
 

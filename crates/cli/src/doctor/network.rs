@@ -106,11 +106,15 @@ fn meeting(address: &str, nic: &str) -> Finding {
         return Finding::fails(what, address, remedy);
     };
     let is_here = is_here(place);
+    let remedy =
+        "set COPYRPC_NIC=auto, or name the NIC of the cluster, such as `mlx5`, on all ranks";
     if nic == "soft" && !is_here {
         let found = format!("{place} is another host, which NIC `soft` does not reach");
-        let remedy =
-            "set COPYRPC_NIC=auto, or name the NIC of the cluster, such as `mlx5`, on all ranks";
         return Finding::fails(what, found, remedy);
+    }
+    if nic == "soft" && !place.ip().is_loopback() {
+        let found = format!("{place} is this host, and NIC `soft` reaches no rank of another one");
+        return Finding::note(what, found, remedy);
     }
     let firewall = "let TCP to that port through, and UDP between the hosts, by which daemons see that others live";
     match TcpStream::connect_timeout(&place, CONNECT) {
@@ -167,6 +171,12 @@ fn lossless(devices: &[KernelDevice], [service_level, traffic_class]: [u64; 2]) 
     Some(Finding::note("traffic class", "RoCE packets are sent in class 0", remedy))
 }
 
+/// A RoCE port that hosts with other addresses do not reach.
+pub(super) fn address(is_link_local: bool) -> Option<Finding> {
+    let remedy = "give its network interface an IP address, as on the other hosts: routes join GIDs of one kind";
+    is_link_local.then(|| Finding::note("GID", "a link-local one, of one network alone", remedy))
+}
+
 /// Ports that carry nothing yet.
 fn ports(devices: &[KernelDevice]) -> Vec<Finding> {
     let down =
@@ -217,6 +227,10 @@ mod tests {
     fn a_place_that_cannot_be_reached_is_found_before_daemons_wait_for_it() {
         assert_eq!(meeting("127.0.0.1:9", "soft").verdict, Verdict::Fine);
         assert_eq!(meeting("no-such-host.invalid:9", "mlx5").verdict, Verdict::Fails);
+        // It is an address of this machine that is not its loopback's: each machine has it.
+        let own = meeting("0.0.0.0:9", "soft");
+        assert!(own.verdict == Verdict::Note && own.remedy.contains("auto"), "{own:?}");
+        assert_eq!(meeting("0.0.0.0:9", "mlx5").verdict, Verdict::Fine);
         // Of a range for documentation: nobody's.
         let away = meeting("192.0.2.1:9", "soft");
         assert!(away.verdict == Verdict::Fails && away.found.contains("soft"), "{away:?}");
@@ -237,6 +251,8 @@ mod tests {
         assert!(lossless(&both[1..], [0, 0]).is_none());
         let waiting = ports(&[device("mlx5_0", "INIT", "InfiniBand")]);
         assert!(waiting[0].remedy.contains("opensm") && ports(&both).is_empty());
+        assert!(address(true).is_some_and(|it| it.remedy.contains("IP address")));
+        assert!(address(false).is_none());
         assert!(nodes(&both, true).is_none() && nodes(&[], false).is_none());
         assert!(nodes(&both, false).unwrap().remedy.contains("--device"));
     }

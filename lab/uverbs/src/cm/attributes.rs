@@ -17,7 +17,7 @@ pub(super) struct PortIdentity {
 impl PortIdentity {
     /// The row that connections use: on RoCE, version 2 over IPv4.
     fn row(&self) -> usize {
-        self.gids.len() - 1
+        self.gids.iter().rposition(|gid| *gid != Gid::default()).unwrap_or(0)
     }
 
     fn gid(&self) -> [u8; 16] {

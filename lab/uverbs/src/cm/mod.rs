@@ -79,7 +79,7 @@ pub(crate) fn start(
     catch_up: fn(),
 ) -> Option<&'static ConnectionManager> {
     let started = MANAGER.get_or_init(|| {
-        let gids = engine.device.gid_table();
+        let gids = engine.gid_table();
         let port = PortIdentity { lid: engine.lid, link: engine.link, gids };
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
         hide(&bell);
@@ -100,9 +100,13 @@ impl ConnectionManager {
         self.manager.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ring(&self) {
+    /// Wakes the thread; which of its waits that ends, for [`Self::let_go`].
+    fn ring(&self) -> u32 {
+        // Before the bell, after which the thread may already be in its next wait, that no bell ends.
+        let wait = self.waits.load(Ordering::Acquire);
         // It is full, and so readable, or it counts one more.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        wait
     }
 
     /// Makes a channel, whose descriptor becomes the program's.
@@ -113,16 +117,14 @@ impl ConnectionManager {
     /// A channel is about to be closed.
     pub(crate) fn close(&self, channel: RawFd) {
         self.lock().close(channel);
-        self.ring();
-        self.let_go();
+        self.let_go(self.ring());
     }
 
-    /// Waits until the thread has looked at the descriptors anew: sockets that were closed have lost their names then.
-    fn let_go(&self) {
-        let waits = self.waits.load(Ordering::Acquire);
+    /// Waits until the thread has left that wait: sockets that were closed have lost their names then.
+    fn let_go(&self, wait: u32) {
         let deadline = Instant::now() + SLEEP;
-        while waits % 2 == 1
-            && self.waits.load(Ordering::Acquire) == waits
+        while wait % 2 == 1
+            && self.waits.load(Ordering::Acquire) == wait
             && Instant::now() < deadline
         {
             std::thread::sleep(LET_GO);
@@ -145,9 +147,9 @@ impl ConnectionManager {
             self.wait_for_event(channel).map_err(|errno| command.refusal(errno))?
         } else {
             let ran = commands::run(&mut self.lock(), channel, &command);
-            self.ring();
+            let wait = self.ring();
             if command.ends_id() {
-                self.let_go();
+                self.let_go(wait);
             }
             ran?
         };

@@ -3,13 +3,19 @@
 use std::{
     net::SocketAddr,
     os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
-use rustix::io::Errno;
+use memory::sync::{AtomicU32, Ordering};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::Errno,
+};
 use verbs::{Gid, Lid, LinkLayer};
 
 use super::{
+    ConnectionManager, SLEEP,
     attributes::PortIdentity,
     event::{Event, kind},
     id::{IdOption, State},
@@ -367,4 +373,21 @@ fn there_are_four_port_spaces() {
     let has = [0, 2, 0x106, 0x111, 0x13f, 7]
         .map(|space| end.manager.create(end.channel.as_raw_fd(), 1, space, RC).is_some());
     assert_eq!(has, [false, true, true, true, true, false]);
+}
+
+/// The thread that waits for descriptors is rung, and begins its next wait before the identifier's owner looks.
+#[test]
+fn the_end_of_an_identifier_waits_for_no_later_wait_of_the_thread() {
+    let port = PortIdentity { lid: Lid::new(1), link: LinkLayer::InfiniBand, gids: Vec::new() };
+    let manager = ConnectionManager {
+        manager: Mutex::new(Manager::new("unused".to_owned(), port)),
+        bell: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+        catch_up: || {},
+        waits: AtomicU32::new(1),
+    };
+    let wait = manager.ring();
+    manager.waits.store(3, Ordering::Release);
+    let begin = Instant::now();
+    manager.let_go(wait);
+    assert!(begin.elapsed() < SLEEP, "it has waited for the wait after that");
 }

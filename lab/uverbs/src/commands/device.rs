@@ -170,7 +170,7 @@ pub(super) fn query_port(engine: &Engine, command: &Command<'_>) -> Result<Respo
     check_port("QUERY_PORT", command.core.u8(0))?;
     let mut port = Record::zeroed(40);
     port.u32(4, MESSAGE_BYTES_MAX);
-    port.u32(16, u32::try_from(engine.device.gid_table().len()).unwrap_or(1));
+    port.u32(16, u32::try_from(engine.gid_table().len()).unwrap_or(1));
     port.u16(20, PKEYS);
     // state, largest and active MTU 4096, LMC, virtual lanes, SL, timeout, init type, 4x, 25 Gb/s,
     // LinkUp, link layer, flags
@@ -188,8 +188,7 @@ pub(super) fn query_port(engine: &Engine, command: &Command<'_>) -> Result<Respo
         }
     };
     // `PORT_DOWN` and Polling
-    let (state, physical) =
-        if engine.condition.now == AdapterCondition::Active { (4, 5) } else { (1, 2) };
+    let (state, physical) = if engine.condition.now.is_up() { (4, 5) } else { (1, 2) };
     port.set(26, &[state, 5, 5, 0, 4, 0, 18, 0, 2, 32, physical, link, flags]);
     Ok((port.0, Vec::new()))
 }
@@ -206,7 +205,7 @@ pub(super) const NO_ROUTE: &str = "no route leads from an IPv4 address to one th
 
 /// Whether a route may lead from a row of the GID table to a GID.
 pub(super) fn is_routed(engine: &Engine, row: u8, to: [u8; 16]) -> bool {
-    let from = engine.device.gid_table().get(usize::from(row)).copied();
+    let from = engine.gid_table().get(usize::from(row)).copied();
     from.is_none_or(|from| from.is_ipv4() == Gid::new(to).is_ipv4())
 }
 
@@ -220,9 +219,8 @@ pub(super) fn create_ah(
     let is_global = command.core.u8(45) != 0;
     check_port("CREATE_AH", command.core.u8(46))?;
     let row = command.core.u8(36);
-    if is_global && usize::from(row) >= engine.device.gid_table().len() {
-        let cause = format!("the table of GIDs has no row {row}");
-        return Err(Refusal::new("CREATE_AH", cause, Errno::INVAL));
+    if is_global {
+        engine.gid_row(row).map_err(|(cause, errno)| Refusal::new("CREATE_AH", cause, errno))?;
     }
     if engine.link == LinkLayer::Ethernet && !is_global {
         return Err(Refusal::new("CREATE_AH", "on RoCE an address has a GID", Errno::INVAL));

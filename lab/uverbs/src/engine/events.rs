@@ -15,6 +15,7 @@ const QP_LAST_WQE_REACHED: u32 = 16;
 const DEVICE_FATAL: u32 = 8;
 const PORT_ACTIVE: u32 = 9;
 const PORT_ERR: u32 = 10;
+const GID_CHANGE: u32 = 18;
 
 /// The port that an event is of.
 const PORT: u64 = 1;
@@ -78,10 +79,11 @@ impl Engine {
         let before = self.condition.now;
         let Some(now) = self.condition.changed() else { return };
         let (element, number) = match now {
-            AdapterCondition::Active if before == AdapterCondition::Gone => return,
-            AdapterCondition::Active => (PORT, PORT_ACTIVE),
             AdapterCondition::Down => (PORT, PORT_ERR),
             AdapterCondition::Gone => (0, DEVICE_FATAL),
+            _ if before == AdapterCondition::Gone => return,
+            _ if before == AdapterCondition::Down => (PORT, PORT_ACTIVE),
+            _ => (PORT, GID_CHANGE),
         };
         for (context, it) in &self.contexts {
             if !self.dead.contains(context) {

@@ -2,6 +2,7 @@
 
 mod event_pipe;
 mod events;
+mod gids;
 mod objects;
 mod strict;
 
@@ -17,7 +18,7 @@ use verbs::{Lid, LinkLayer, QpState};
 
 use crate::{
     clock::Clock,
-    condition::{AdapterCondition, Watch},
+    condition::Watch,
     fabric::{Fabric, Frame, Gone},
 };
 pub(crate) use event_pipe::EventPipe;
@@ -198,8 +199,8 @@ impl Engine {
     fn take(&mut self, frame: Frame) {
         match frame {
             Frame::Packet(packet) => {
-                let is_lost = self.condition.now != AdapterCondition::Active
-                    && VirtualPort::dropped(&packet).destination().0 != self.lid;
+                let is_lost = packet.source().0 != self.lid
+                    && !(self.condition.now.is_up() && self.can_answer(&packet));
                 let answer = if is_lost { None } else { self.port.respond(&packet) };
                 let answer = match answer {
                     Some(answer) => answer,
@@ -291,7 +292,7 @@ impl Engine {
     fn send(&mut self, packet: Packet) {
         if packet.destination().0 == self.lid {
             self.own.push_back(Frame::Packet(packet));
-        } else if self.condition.now != AdapterCondition::Active {
+        } else if !(self.condition.now.is_up() && self.has_source(&packet)) {
             if !packet.is_datagram() {
                 self.own.push_back(Frame::Answer(VirtualPort::dropped(&packet)));
             }

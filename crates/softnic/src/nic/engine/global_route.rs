@@ -23,10 +23,15 @@ const OTHER_BYTES: u16 = 12 + 8 + 4;
 const NEXT_BTH: u8 = 0x1b;
 const NEXT_UDP: u8 = 17;
 
+/// Rows of a GID table that a word tells apart.
+const ROWS_MAX: u8 = 64;
+
 /// What the header says, beside its source; as a word in [`Request::addr`](super::Request::addr).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GlobalRoute {
     to: Lid,
+    /// Row of the sender's GID table that it leaves from.
+    source_row: u8,
     /// RoCE v2.
     is_udp: bool,
     /// GIDs are IPv4 addresses.
@@ -41,6 +46,7 @@ impl GlobalRoute {
     pub(super) fn new(to: Lid, is_roce: bool, extension: &AvExtension) -> Self {
         Self {
             to,
+            source_row: extension.source_gid_index().min(ROWS_MAX - 1),
             is_udp: is_roce && extension.source_gid_index() % 2 == 1,
             is_ipv4: extension.rgid.to_bytes()[..12] == ipv4_gid_of(to).to_bytes()[..12],
             traffic_class: extension.tclass,
@@ -52,6 +58,7 @@ impl GlobalRoute {
     pub(super) fn to_word(self) -> u64 {
         u64::from(self.is_udp)
             | u64::from(self.is_ipv4) << 1
+            | u64::from(self.source_row) << 2
             | u64::from(self.hop_limit) << 8
             | u64::from(self.traffic_class) << 16
             | u64::from(self.flow_label) << 24
@@ -64,10 +71,15 @@ impl GlobalRoute {
             to: Lid::new((word >> 48) as u16),
             is_udp: word & 1 != 0,
             is_ipv4: word & 2 != 0,
+            source_row: (word >> 2) as u8 & (ROWS_MAX - 1),
             hop_limit: (word >> 8) as u8,
             traffic_class: (word >> 16) as u8,
             flow_label: (word >> 24) as u32 & 0xf_ffff,
         }
+    }
+
+    pub(super) fn source_row(self) -> u8 {
+        self.source_row
     }
 
     /// What completions say of the header, beside that there is one: 0, 1 and 2 for GRH, IPv6 and IPv4.
@@ -137,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_route_survives_as_a_word() {
-        for (is_roce, row) in [(false, 0), (true, 0), (true, 1), (true, 2), (true, 3)] {
+        for (is_roce, row) in [(false, 0), (true, 0), (true, 1), (true, 2), (true, 63)] {
             for rgid in [gid_of(Lid::new(2)), ipv4_gid_of(Lid::new(2))] {
                 let route = route(is_roce, row, rgid);
                 assert_eq!(GlobalRoute::of_word(route.to_word()), route);

@@ -14,7 +14,7 @@ use wire::{
     wqe::MESSAGE_BYTES_MAX,
 };
 
-use super::{Extent, Key, Reply, Request, Verb};
+use super::{Extent, Key, Reply, Request, Verb, global_route::GlobalRoute};
 
 /// Position of a request in the stream from a sender to a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,13 @@ impl Packet {
     #[must_use]
     pub fn is_datagram(&self) -> bool {
         matches!(self.request.key, Key::Ud(_))
+    }
+
+    /// Row of the sender's GID table that a datagram leaves from; `None`: it has no global route header, or is none.
+    #[must_use]
+    pub fn source_gid_row(&self) -> Option<u8> {
+        let is_global = self.is_datagram() && self.request.has_grh;
+        is_global.then(|| GlobalRoute::of_word(self.request.addr).source_row())
     }
 
     /// Bytes that its answer may bring.

@@ -146,15 +146,18 @@ fn known(qp: &Qp) -> Known {
 
 fn limits(engine: &Engine) -> Limits {
     let device = device::limits(engine);
-    let rows = engine.device.gid_table();
-    let ipv4 = rows.iter().enumerate().filter(|(_, gid)| gid.is_ipv4());
+    let gids = engine.gid_table();
+    let rows = |is: fn(&Gid) -> bool| {
+        gids.iter().enumerate().fold(0, |rows, (row, gid)| rows | u32::from(is(gid)) << row)
+    };
     Limits {
         link: engine.link,
         needs_grh: device.needs_grh,
-        ipv4_rows: ipv4.fold(0, |rows, (row, _)| rows | 1 << row),
+        ipv4_rows: rows(|gid| gid.is_ipv4()),
+        empty_rows: rows(|gid| *gid == Gid::default()),
         ports: device::PORTS,
         pkeys: device::PKEYS,
-        gids: rows.len(),
+        gids: gids.len(),
         reads_max: device.reads,
         has_atomics: device.has_atomics,
         is_privileged: may_open_raw_sockets(),

@@ -229,6 +229,8 @@ pub(super) struct Limits {
     pub(super) needs_grh: bool,
     /// A bit for each row of the GID table that is an IPv4 address.
     pub(super) ipv4_rows: u32,
+    /// A bit for each row that has no GID now.
+    pub(super) empty_rows: u32,
     pub(super) ports: u8,
     pub(super) pkeys: u16,
     pub(super) gids: usize,
@@ -362,6 +364,12 @@ fn path(path: &Path, limits: &Limits) -> Result<(), Broken> {
     }
     if path.is_global && usize::from(path.gid_row) >= limits.gids {
         return invalid(format!("the table of GIDs has no row {}", path.gid_row));
+    }
+    if path.is_global && limits.empty_rows >> path.gid_row.min(31) & 1 != 0 {
+        return broken(
+            Errno::NODATA,
+            format!("row {} of the table of GIDs is empty", path.gid_row),
+        );
     }
     Ok(())
 }

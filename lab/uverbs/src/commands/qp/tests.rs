@@ -299,6 +299,7 @@ const LIMITS: Limits = Limits {
     link: verbs::LinkLayer::InfiniBand,
     needs_grh: false,
     ipv4_rows: 0,
+    empty_rows: 0,
     ports: 1,
     pkeys: 1,
     gids: 1,
@@ -362,6 +363,9 @@ fn on_roce_a_path_has_a_gid_of_the_table() {
     for path in [Path { is_global: false, ..path }, Path { gid_row: 4, ..path }] {
         assert_eq!(errno(&Asked { path, ..rtr }, &init, &limits), Some(Errno::INVAL));
     }
+    // Linux `drivers/infiniband/core/cache.c`, `rdma_get_gid_attr`.
+    let empty = Limits { empty_rows: 1 << 3, ..limits };
+    assert_eq!(errno(&rtr, &init, &empty), Some(Errno::NODATA));
     // UCX names a row of IPv4 and no peer.
     let ipv4 = Limits { ipv4_rows: 1 << 3, ..limits };
     assert_eq!(errno(&rtr, &init, &ipv4), None);
