@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         filter.warn_if_misspelt();
     }
     interrupt::outlive_file_limits();
-    code_of(run(args.command), kind_of)
+    code_of(run(args.command), kind_of, tell)
 }
 
 /// The kind of an error of benchmarks.
