@@ -39,7 +39,7 @@ pub fn tell(error: &str) {
     say(format_args!("error: {error}"));
 }
 
-/// Has an error told and turns it into the exit code that `--help` documents. `own` names the kinds of the errors that
+/// Hands an error to `tell` and turns it into the exit code that `--help` documents. `own` names the kinds of the errors that
 /// only one program has.
 pub fn code_of(
     result: anyhow::Result<()>,

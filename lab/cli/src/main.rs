@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use ::kv::grid::GridError;
 use clap::Parser as _;
 use command::{
-    exit::{FailureKind, code_of},
+    exit::{FailureKind, code_of, tell},
     interrupt, knobs, logs,
 };
 use measure::cores::CoresError;
