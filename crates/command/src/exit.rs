@@ -39,8 +39,8 @@ pub fn tell(error: &str) {
     say(format_args!("error: {error}"));
 }
 
-/// Hands an error to `tell` and turns it into the exit code that `--help` documents. `own` names the kinds of the errors that
-/// only one program has.
+/// Hands an error to `tell` and turns it into the exit code that `--help` documents. `own` names the kinds of the errors
+/// that only one program has.
 pub fn code_of(
     result: anyhow::Result<()>,
     own: impl Fn(&anyhow::Error) -> Option<FailureKind>,
