@@ -19,9 +19,11 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> Option<FailureKind> {
             FailureKind::Usage
         }
         // A NIC has to be named, on this rank or on others.
-        ServeOnError::Serve(ServeError::NicMix { .. } | ServeError::SeveralHosts { .. }) => {
-            FailureKind::Usage
-        }
+        ServeOnError::Serve(
+            ServeError::NicMix { .. }
+            | ServeError::SeveralHosts { .. }
+            | ServeError::Fabrics { .. },
+        ) => FailureKind::Usage,
         _ => FailureKind::Failed,
     })
 }

@@ -13,7 +13,7 @@ use std::{
 
 use memory::sync::{Arc, AtomicU64, Ordering, thread};
 use os::clock;
-use tracing::{Metadata, callsite::Identifier};
+use tracing::{Level, Metadata, callsite::Identifier};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::{args::LogFormat, logs::note};
@@ -160,7 +160,7 @@ fn write_all(
         let missed = lost.swap(0, Ordering::Relaxed);
         if missed > 0 {
             let told = format!("{missed} lines were lost: no process read the log");
-            let _ = into.write_all(note(format, &told).as_bytes());
+            let _ = into.write_all(note(format, Level::WARN, &told).as_bytes());
         }
         match message {
             Ok(Message::Line(line)) => drop(into.write_all(&line)),
@@ -172,7 +172,7 @@ fn write_all(
                 let count = limiter.unwrap_or_else(PoisonError::into_inner).take_suppressed();
                 if count > 0 {
                     let told = format!("{count} lines like those before were suppressed");
-                    let _ = into.write_all(note(format, &told).as_bytes());
+                    let _ = into.write_all(note(format, Level::WARN, &told).as_bytes());
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return,
@@ -221,7 +221,7 @@ impl<'a> MakeWriter<'a> for Log {
             Fate::Write { suppressed: 0 } => {}
             Fate::Write { suppressed } => {
                 let told = format!("{suppressed} lines like the next were suppressed");
-                bytes = note(self.format, &told).into();
+                bytes = note(self.format, Level::WARN, &told).into();
             }
             Fate::First => self.send(Message::Suppressed),
             Fate::Suppress => {}

@@ -4,7 +4,7 @@ use std::{sync::OnceLock, time::UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use tracing::{
-    Event, Subscriber,
+    Event, Level, Subscriber,
     field::{Field, Visit},
 };
 use tracing_subscriber::{
@@ -37,19 +37,24 @@ pub(crate) fn name_daemon(name: &str, rank: u32) {
     let _ = DAEMON.set(DaemonName { name: name.to_owned(), rank });
 }
 
-/// A line that is none of an event, as [`start`] would write it: what became of other lines.
-pub(crate) fn note(format: LogFormat, text: &str) -> String {
+/// Whether lines name a daemon.
+pub(crate) fn is_named() -> bool {
+    DAEMON.get().is_some()
+}
+
+/// A line that is none of an event, as [`start`] would write it: what became of other lines, or why the daemon ends.
+pub(crate) fn note(format: LogFormat, level: Level, text: &str) -> String {
     match format {
         LogFormat::Text => {
             let mut line = String::new();
             // A text takes everything.
             let _ = write_head(&mut Writer::new(&mut line));
-            format!("{line} WARN {text}\n")
+            format!("{line} {level:>5} {text}\n")
         }
         LogFormat::Json => {
             let mut fields = Map::new();
             fields.insert("message".into(), text.into());
-            format!("{}\n", object(fields, "warn"))
+            format!("{}\n", object(fields, &level.as_str().to_ascii_lowercase()))
         }
     }
 }
@@ -182,13 +187,13 @@ mod tests {
 
     #[test]
     fn a_note_is_a_line_of_the_format_of_the_log() {
-        let text = note(LogFormat::Text, "two lines were lost");
+        let text = note(LogFormat::Text, Level::WARN, "two lines were lost");
         assert!(text.ends_with(" WARN two lines were lost\n") && text.contains('T'), "{text}");
-        let json = note(LogFormat::Json, "two lines were lost");
+        let json = note(LogFormat::Json, Level::ERROR, "two lines were lost");
         let json: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(
             (&json["level"], &json["message"]),
-            (&"warn".into(), &"two lines were lost".into())
+            (&"error".into(), &"two lines were lost".into())
         );
         assert!(json["time"].is_f64() && json["pid"].is_u64());
     }

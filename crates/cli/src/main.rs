@@ -23,9 +23,10 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use command::{
-    exit::code_of,
+    exit::{code_of, tell},
     interrupt, knobs,
     logs::{LogFilter, has_colour},
+    output::say,
 };
 use tracing_subscriber::{filter::LevelFilter, fmt::writer::BoxMakeWriter};
 
@@ -74,7 +75,12 @@ fn main() -> ExitCode {
     if let Some(log) = log {
         log.flush();
     }
-    code_of(result, exit::kind_of)
+    code_of(result, exit::kind_of, |error| match logs::is_named() || format == LogFormat::Json {
+        true => {
+            say(format_args!("{}", logs::note(format, tracing::Level::ERROR, error).trim_end()))
+        }
+        false => tell(error),
+    })
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

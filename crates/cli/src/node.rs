@@ -1,8 +1,8 @@
 //! `copyrpc services`, `clients`, `peers`, `drain` and `clean`: the daemon of this node, asked and ended.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, io::ErrorKind, path::Path, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use client::{
     Client, ClientConfig, ClientInfo, PeerInfo, ServiceInfo,
     runtime::{Runtime, lock_of},
@@ -10,12 +10,12 @@ use client::{
 use config::Settings;
 use daemon::{
     config::DRAIN_TIMEOUT,
-    metrics::{DaemonState, Snapshot},
+    metrics::{DaemonState, ReadError, Snapshot},
 };
 use os::{
     clock,
     lock::{LockError, LockFile},
-    process::Process,
+    process::{Process, ProcessError},
 };
 use serde_json::{Value, json};
 
@@ -35,15 +35,19 @@ fn connect(args: &NodeArgs) -> anyhow::Result<Client> {
 pub(crate) fn connect_to(runtime: &Runtime, config: ClientConfig) -> anyhow::Result<Client> {
     let socket = runtime.socket();
     Client::connect(&socket, config).with_context(|| {
-        let others = match &others_of(runtime)[..] {
-            [] => String::new(),
-            names => format!(
-                " (there are {}; --instance chooses the one behind the @, --job the one before it)",
-                names.join(", ")
-            ),
-        };
-        format!("cannot reach the daemon at {}{others}", socket.display())
+        format!("cannot reach the daemon at {}{}", socket.display(), beside(runtime))
     })
+}
+
+/// A hint at daemons that live in the same folder and have another name.
+fn beside(runtime: &Runtime) -> String {
+    match &others_of(runtime)[..] {
+        [] => String::new(),
+        names => format!(
+            " (there are {}; --instance chooses the one behind the @, --job the one before it)",
+            names.join(", ")
+        ),
+    }
 }
 
 /// Daemons that live in the same folder and have another name: some of them.
@@ -182,17 +186,24 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
 
 /// The process that serves at a runtime's paths, as its counters and its lock tell.
 fn daemon_of(runtime: &Runtime) -> anyhow::Result<Process> {
-    let path = runtime.metrics();
-    let no_daemon = || format!("no daemon of {} runs on this node", runtime.name());
-    let snapshot = Snapshot::read(&path).with_context(no_daemon)?;
+    let name = runtime.name();
+    let no_daemon = || anyhow!("no daemon of {name} runs on this node{}", beside(runtime));
+    let snapshot = match Snapshot::read(&runtime.metrics()) {
+        Err(ReadError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            return Err(no_daemon());
+        }
+        snapshot => {
+            snapshot.with_context(|| format!("cannot tell whether a daemon of {name} runs"))?
+        }
+    };
     anyhow::ensure!(matches!(snapshot.state, DaemonState::Alive(_)), no_daemon());
     let pid = snapshot.process.pid;
-    Process::open_same(snapshot.process).with_context(|| {
-        format!(
-            "the daemon of {} lives in another PID namespace, as process {pid} there; drain it there, or stop its \
-             container",
-            runtime.name()
-        )
+    Process::open_same(snapshot.process).map_err(|error| match error {
+        ProcessError::Gone { .. } => anyhow!(
+            "the daemon of {name} lives in another PID namespace, as process {pid} there; drain it there, or stop its \
+             container"
+        ),
+        error => anyhow::Error::from(error).context(format!("cannot drain the daemon of {name}")),
     })
 }
 

@@ -28,6 +28,7 @@ client in a cgroup namespace
 client in a network namespace
 client in a time namespace
 client with a private /tmp and the runtime folder at another place
+a daemon that another time namespace sees is drained from there
 daemon in a PID namespace
 the user of a client outside is known, and its death
 stat, doctor, clean and drain tell the same of it
@@ -35,6 +36,7 @@ and of its death
 daemons of NIC soft in two PID namespaces
 daemons of NIC hosts in two PID namespaces
 daemons of NIC tcp in two PID namespaces
+daemons of NIC soft that cannot reach each other say so
 ";
 
 #[test]

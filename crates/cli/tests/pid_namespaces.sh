@@ -52,9 +52,10 @@ row tmp unshare --mount sh -ec '
     cp "$0" /mnt/copyrpc && mount -t tmpfs none "$1"
     COPYRPC_RUNTIME_DIR=/mnt/rt /mnt/copyrpc ping 0 --count 3' "$copyrpc" "$folder"
 echo "client with a private /tmp and the runtime folder at another place"
-if grep -q "did not become clients" "$folder/here.log"; then cat "$folder/here.log"; exit 1; fi
-kill $here
+row drain unshare --time --boottime 5000 --fork "$copyrpc" drain
 until_true ended $here
+echo "a daemon that another time namespace sees is drained from there"
+if grep -q "did not become clients" "$folder/here.log"; then cat "$folder/here.log"; exit 1; fi
 
 # A daemon elsewhere, and everybody else here.
 $other "$copyrpc" daemon 2>"$folder/there.log" &
@@ -123,3 +124,18 @@ for nic in soft hosts tcp; do
     until_true ended $zero
     echo "daemons of NIC $nic in two PID namespaces"
 done
+
+# NIC soft finds ports by user id and fabric: where they differ the first daemon that learns it says so, before any serves.
+mkdir "$folder/again"
+export COPYRPC_NIC=soft COPYRPC_RENDEZVOUS="$folder/again" COPYRPC_BOOTSTRAP_TIMEOUT=5s
+COPYRPC_RANK=0 COPYRPC_RUNTIME_DIR="$folder/r0" "$copyrpc" daemon 2>"$folder/0.log" &
+zero=$!
+pids="$pids $zero"
+if COPYRPC_RANK=1 COPYRPC_RUNTIME_DIR="$folder/r1" COPYRPC_SOFT_FABRIC=other "$copyrpc" daemon 2>"$folder/1.log"; then
+    echo "daemons of two fabrics"
+    exit 1
+fi
+wait $zero || true
+cat "$folder/0.log" "$folder/1.log" >"$folder/last"
+says "soft@[0-9]*.other.*set COPYRPC_NIC=hosts"
+echo "daemons of NIC soft that cannot reach each other say so"

@@ -34,18 +34,24 @@ pub struct UsageError(pub String);
 #[error("{0} of the above would keep a daemon from starting or serving")]
 pub struct Unfit(pub usize);
 
-/// Reports an error and turns it into the exit code that `--help` documents. `own` names the kinds of the errors that
-/// only one program has.
+/// Tells a person an error.
+pub fn tell(error: &str) {
+    say(format_args!("error: {error}"));
+}
+
+/// Hands an error to `tell` and turns it into the exit code that `--help` documents. `own` names the kinds of the errors
+/// that only one program has.
 pub fn code_of(
     result: anyhow::Result<()>,
     own: impl Fn(&anyhow::Error) -> Option<FailureKind>,
+    tell: impl Fn(&str),
 ) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output (head, a pager) has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("error: {}", with_causes(&error)));
+            tell(&with_causes(&error));
             ExitCode::from(own(&error).unwrap_or_else(|| kind_of(&error)) as u8)
         }
     }
@@ -86,10 +92,7 @@ fn kind_of(error: &anyhow::Error) -> FailureKind {
 /// The kind of an error of a NIC.
 #[must_use]
 pub fn kind_of_nic(error: &nics::OpenError) -> FailureKind {
-    match error {
-        nics::OpenError::Setting { .. } => FailureKind::Usage,
-        _ => FailureKind::Unavailable,
-    }
+    if error.is_mistake() { FailureKind::Usage } else { FailureKind::Unavailable }
 }
 
 /// Whether another folder, job or instance, or a correction of the folder, is the remedy.

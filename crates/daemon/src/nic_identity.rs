@@ -10,7 +10,10 @@ const SOFTWARE: [&str; 3] = ["soft", "tcp", "hosts"];
 /// The one of them that reaches its own host only.
 const SOFT: &str = SOFTWARE[0];
 
-/// Device, port and network of a NIC: `mlx5_0/1/InfiniBand`.
+/// Between the name of a software NIC's device and its fabric.
+const AT: char = '@';
+
+/// Device, port and network of a NIC: `mlx5_0/1/InfiniBand`, `soft@0.default/1/soft`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicIdentity {
     device: String,
@@ -23,18 +26,28 @@ impl NicIdentity {
     /// Of an open port.
     #[must_use]
     pub fn of(nic: &impl Nic) -> Self {
-        let (device, port) = (nic.attributes().name.clone(), nic.port());
+        let (mut device, port) = (nic.attributes().name.clone(), nic.port());
         let network = match port.link {
             _ if SOFTWARE.contains(&device.as_str()) => device.clone(),
             LinkLayer::InfiniBand => "InfiniBand".to_owned(),
             LinkLayer::Ethernet => "Ethernet".to_owned(),
         };
+        // The others reach ports of other fabrics, too.
+        if let Some(fabric) = nic.fabric().filter(|_| device == SOFT) {
+            device = format!("{device}{AT}{fabric}");
+        }
         Self { device, port: port.number, network }
     }
 
     /// Whether queue pairs of both can be connected, as far as that is known of their networks.
     pub(crate) fn meets(&self, other: &Self) -> bool {
         self.network == other.network
+    }
+
+    /// Whether both are of one fabric, as far as both tell.
+    pub(crate) fn shares_fabric(&self, other: &Self) -> bool {
+        let [own, theirs] = [self, other].map(|it| it.device.split_once(AT));
+        own.zip(theirs).is_none_or(|(own, theirs)| own == theirs)
     }
 
     /// Whether it reaches a daemon at `theirs` from one at `own`.
@@ -81,6 +94,11 @@ mod tests {
             .map(|text| text.parse::<SocketAddr>().unwrap());
         assert!(soft.reaches(here, here) && soft.reaches(here, local) && ib.reaches(here, there));
         assert!(!soft.reaches(here, there));
+        let [ours, other] = ["soft@0.default/1/soft", "soft@77.default/1/soft"]
+            .map(|text| text.parse::<NicIdentity>().unwrap());
+        assert!(ours.meets(&other) && !ours.shares_fabric(&other) && ours.shares_fabric(&ours));
+        // An earlier daemon tells none.
+        assert!(ours.shares_fabric(&soft) && soft.shares_fabric(&ours));
         for text in ["", "soft", "soft/x/soft", "a/1/b/c"] {
             assert!(text.parse::<NicIdentity>().is_err(), "{text}");
         }

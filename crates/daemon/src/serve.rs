@@ -77,6 +77,19 @@ pub enum ServeError {
         /// Its NIC.
         theirs: NicIdentity,
     },
+    /// Ports of NIC `soft` find each other by user and fabric.
+    #[error(
+        "rank {rank} has NIC {theirs} and this rank {own}, and ports of NIC `soft` reach those of their own user id and \
+         COPYRPC_SOFT_FABRIC (both behind the @) only: let them agree, or set COPYRPC_NIC=hosts on all ranks"
+    )]
+    Fabrics {
+        /// The other rank.
+        rank: u32,
+        /// NIC of this one.
+        own: NicIdentity,
+        /// Its NIC.
+        theirs: NicIdentity,
+    },
     /// Shared memory ends at the host.
     #[error(
         "rank {rank} is on another host ({address}), which NIC `soft` does not reach: set COPYRPC_NIC=auto, or \
@@ -496,7 +509,10 @@ fn meet(
         if !nic.reaches(own, address) {
             return Err(ServeError::SeveralHosts { rank, address });
         }
-        tracing::debug!(rank, nic = %their_nic, %address, "met");
+        if !nic.shares_fabric(&their_nic) && !bootstrap.is_stale(rank, blob) {
+            return Err(ServeError::Fabrics { rank, own: nic.clone(), theirs: their_nic });
+        }
+        tracing::debug!(peer = rank, nic = %their_nic, %address, "met");
         let owner = rank as usize % controls.len();
         controls[owner].set(rank, address);
     }
@@ -519,7 +535,10 @@ pub fn own_address(start: &Start) -> IpAddr {
         Start::Tcp(address) | Start::Once(address) | Start::Join(address) => address.clone(),
         Start::File(_) => route::ANYWHERE.to_owned(),
     };
-    match route::towards(&target) {
+    // A name that does not resolve yet says nothing of the way; the rendezvous names it if it never does.
+    let found =
+        route::towards(&target).or_else(|error| route::towards(route::ANYWHERE).map_err(|_| error));
+    match found {
         Ok(address) => address,
         Err(error) => {
             tracing::warn!(

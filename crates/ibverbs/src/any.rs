@@ -182,6 +182,10 @@ impl verbs::Nic for Nic {
         either!(self, nic => nic.poll_event())
     }
 
+    fn fabric(&self) -> Option<String> {
+        either!(self, nic => nic.fabric())
+    }
+
     fn peer_mapping_bytes(&self) -> u64 {
         either!(self, nic => nic.peer_mapping_bytes())
     }

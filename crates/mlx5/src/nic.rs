@@ -439,6 +439,10 @@ impl<D: Device> verbs::Nic for Nic<D> {
         event
     }
 
+    fn fabric(&self) -> Option<String> {
+        self.device.fabric()
+    }
+
     fn peer_mapping_bytes(&self) -> u64 {
         self.device.peer_mapping_bytes()
     }

@@ -192,8 +192,11 @@ pub fn all(lookup: impl Fn(&str) -> Option<String>) -> Vec<Availability> {
 /// Why a NIC cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The table has no NIC of that name.
-    #[error("no NIC is named `{name}`{}; this version drives: {known}", hint(nearest.as_deref()))]
+    /// The table has no NIC of that name, and the machine no RDMA device.
+    #[error(
+        "no NIC and no RDMA device here is named `{name}`{}; this version drives: {known}",
+        hint(nearest.as_deref())
+    )]
     Unknown {
         /// The name.
         name: String,
@@ -263,15 +266,43 @@ impl OpenError {
     #[must_use]
     pub fn outlook(&self) -> Outlook {
         match self {
-            Self::Open { cause, .. } => cause
-                .downcast_ref::<::ibverbs::OpenError>()
-                .map_or(Outlook::Never, ::ibverbs::OpenError::outlook),
+            Self::Unknown { name, .. } if selection::is_of_a_device(name) => Outlook::Later,
+            Self::Open { cause, .. } => {
+                if let Some(error) = cause.downcast_ref::<::ibverbs::OpenError>() {
+                    error.outlook()
+                } else if let Some(::tcp::OpenError::Listen { source, .. }) = cause.downcast_ref() {
+                    outlook_of_listening(source.kind())
+                } else {
+                    Outlook::Never
+                }
+            }
             Self::Unknown { .. }
             | Self::LeftOut { .. }
             | Self::Setting { .. }
             | Self::Option { .. } => Outlook::Never,
         }
     }
+
+    /// Whether a setting is the cause, which makes no sense on any machine.
+    #[must_use]
+    pub fn is_mistake(&self) -> bool {
+        use ::tcp::OpenError::{Address, NoSecret, Secret};
+        match self {
+            Self::Unknown { name, .. } => !selection::is_of_a_device(name),
+            // The software NICs have these, which always have one device.
+            Self::Setting { .. } | Self::Option { .. } => true,
+            Self::LeftOut { .. } => false,
+            Self::Open { cause, .. } => {
+                matches!(cause.downcast_ref(), Some(Address { .. } | NoSecret { .. } | Secret(_)))
+            }
+        }
+    }
+}
+
+/// An address comes with its interface, and a port when its owner ends.
+fn outlook_of_listening(error: std::io::ErrorKind) -> Outlook {
+    use std::io::ErrorKind::{AddrInUse, AddrNotAvailable};
+    if matches!(error, AddrInUse | AddrNotAvailable) { Outlook::Later } else { Outlook::Never }
 }
 
 fn hint(nearest: Option<&str>) -> String {

@@ -17,6 +17,9 @@ use crate::{
 /// It meets no process of another user, and so needs no secret.
 const SOFT: &str = crate::soft::NAME;
 
+/// NICs whose one device is called as they are.
+const SOFTWARE: [&str; 3] = [SOFT, crate::tcp::NAME, crate::hosts::NAME];
+
 /// The environment variable that names the NIC.
 pub const VARIABLE: &str = "COPYRPC_NIC";
 
@@ -122,7 +125,15 @@ impl Selection {
             Ok(Kind::Ibverbs) => Choice::Hardware(First(IbverbsOpener::from_lookup(lookup)?)),
             Ok(Kind::Mlx5) => Choice::Hardware(Second(Mlx5Opener::from_lookup(lookup)?)),
             Ok(Kind::Auto) => {
-                let name = auto::choose(lookup).to_owned();
+                let name = auto::choose(lookup);
+                // The device that is set is away: no software NIC takes its place.
+                match self.settings.get(port::DEVICE.env) {
+                    Some(device) if SOFTWARE.contains(&name) && device != name => {
+                        return Err(unknown(device));
+                    }
+                    _ => {}
+                }
+                let name = name.to_owned();
                 return Self { name, settings: self.settings.clone() }.choice();
             }
             Err(unknown) => return self.device().ok_or(unknown)?.choice(),
@@ -140,14 +151,17 @@ impl Selection {
     }
 
     fn entry(&self) -> Result<&'static NicEntry, OpenError> {
-        ALL.iter().find(|entry| entry.name == self.name).ok_or_else(|| {
-            let names = ALL.map(|entry| entry.name);
-            OpenError::Unknown {
-                name: self.name.clone(),
-                nearest: nearest(&self.name, &names),
-                known: names.join(", "),
-            }
-        })
+        ALL.iter().find(|entry| entry.name == self.name).ok_or_else(|| unknown(&self.name))
+    }
+}
+
+/// Neither a NIC of the table nor a device of this machine.
+fn unknown(name: &str) -> OpenError {
+    let names = ALL.map(|entry| entry.name);
+    OpenError::Unknown {
+        name: name.to_owned(),
+        nearest: nearest(name, &names),
+        known: names.join(", "),
     }
 }
 
@@ -180,6 +194,13 @@ fn nearest(name: &str, names: &[&'static str]) -> Option<&'static str> {
         .filter(is_near)
         .min_by_key(|known| strsim::damerau_levenshtein(name, known))
         .copied()
+}
+
+/// Whether a name that is not in the table may be that of a device which is away: the names that kernel and udev give
+/// (`mlx5_0`, `rxe0`, `rocep1s0f0`) end in a number, and one edit makes none of them of a NIC's.
+pub(crate) fn is_of_a_device(name: &str) -> bool {
+    let is_slip = |known: &NicEntry| strsim::damerau_levenshtein(name, known.name) <= 1;
+    name.ends_with(|last: char| last.is_ascii_digit()) && !ALL.iter().any(is_slip)
 }
 
 #[cfg(test)]
@@ -255,8 +276,60 @@ mod tests {
                 "" => String::new(),
                 hint => format!(" (did you mean `{hint}`?)"),
             };
-            let told = format!("no NIC is named `{name}`{hint}; {known}");
+            let told = format!("no NIC and no RDMA device here is named `{name}`{hint}; {known}");
             assert_eq!(refusal(&Selection::new(name)), told);
+        }
+    }
+
+    #[test]
+    fn a_device_that_may_come_is_told_from_a_slip() {
+        let opened = |selection: &Selection| selection.with(NameOf).and_then(|name| name);
+        let refused = |selection: &Selection| opened(selection).unwrap_err();
+        let named = |name: &str| refused(&Selection::new(name));
+        let auto = |device: &str| {
+            let lookup = |name: &str| (name == port::DEVICE.env).then(|| device.to_owned());
+            refused(&Selection::from_lookup(auto::NAME, lookup))
+        };
+        for device in ["mlx5_7", "mlx5_bond_9", "rxe77", "rocep1s0f9"] {
+            for error in [named(device), auto(device)] {
+                assert!(error.to_string().contains(&format!("`{device}`")), "{error}");
+                let seen = (error.outlook(), error.is_mistake());
+                assert_eq!(seen, (crate::Outlook::Later, false), "{error}");
+            }
+        }
+        for slip in ["mlx4", "soft0", "sotf", "tcp6", "nonsense"] {
+            for error in [named(slip), auto(slip)] {
+                let seen = (error.outlook(), error.is_mistake());
+                assert_eq!(seen, (crate::Outlook::Never, true), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_that_may_come_is_told_from_one_that_makes_no_sense() {
+        let secret = std::env::temp_dir().join(format!("copyrpc-nics-{}", std::process::id()));
+        let mode = std::os::unix::fs::OpenOptionsExt::mode;
+        let file = mode(std::fs::File::options().write(true).create(true), 0o600).open(&secret);
+        std::io::Write::write_all(&mut file.unwrap(), &[7; 32]).unwrap();
+        let refused = |address: &str, secret: &str| {
+            let nic = Selection::from_lookup("tcp", |name| match name {
+                "COPYRPC_TCP_ADDRESS" => Some(address.to_owned()),
+                "COPYRPC_SECRET_FILE" => Some(secret.to_owned()),
+                _ => None,
+            });
+            nic.with(NameOf).and_then(|name| name).unwrap_err()
+        };
+        // An address for documents (RFC 5737): no host has it.
+        let late = refused("192.0.2.1", secret.to_str().unwrap());
+        std::fs::remove_file(&secret).unwrap();
+        assert_eq!((late.outlook(), late.is_mistake()), (crate::Outlook::Later, false), "{late}");
+        for (address, secret) in [("here", ""), ("192.0.2.1", ""), ("192.0.2.1", "/nonexistent")] {
+            let error = refused(address, secret);
+            assert_eq!(
+                (error.outlook(), error.is_mistake()),
+                (crate::Outlook::Never, true),
+                "{error}"
+            );
         }
     }
 

@@ -21,6 +21,8 @@ use rustix::{
     io::Errno,
 };
 
+use crate::plain_file::open_as;
+
 /// Longest process id text that is looked at.
 const PID_TEXT_BYTES_MAX: u64 = 16;
 
@@ -63,16 +65,9 @@ impl LockFile {
     /// [`LockError`].
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let unusable = |source| LockError::Unusable { path: path.to_owned(), source };
-        let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(no_follow)
-            .open(path)
-            .map_err(unusable)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = open_as(&mut options, path, OFlags::NOFOLLOW).map_err(unusable)?;
         if !try_lock(&file).map_err(unusable)? {
             return Err(LockError::HeldBy { path: path.to_owned(), pid: read_pid(&mut file) });
         }

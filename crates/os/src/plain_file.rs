@@ -2,7 +2,7 @@
 //! file without an end.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, FileType, OpenOptions},
     io::{self, ErrorKind, Read as _},
     os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::Path,
@@ -29,19 +29,42 @@ pub fn open_following(path: &Path) -> io::Result<File> {
 }
 
 fn open_with(path: &Path, more: OFlags) -> io::Result<File> {
+    open_as(OpenOptions::new().read(true), path, more)
+}
+
+/// Opens a regular file as `options` say, with the names of errors that [`open`] has.
+pub(crate) fn open_as(options: &mut OpenOptions, path: &Path, more: OFlags) -> io::Result<File> {
     // A FIFO is opened at once then, and a terminal does not become that of this process.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | more;
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let kind = file.metadata()?.file_type();
-    let wrong = match () {
-        () if kind.is_file() => return Ok(file),
+    let named = |what| {
+        io::Error::new(ErrorKind::InvalidInput, format!("it is {what}; put a regular file there"))
+    };
+    match options.custom_flags(flags).open(path) {
+        Ok(file) => match wrong(file.metadata()?.file_type()) {
+            Some(what) => Err(named(what)),
+            None => Ok(file),
+        },
+        // Some are not even opened.
+        Err(error) => match path.symlink_metadata().ok().and_then(|it| wrong(it.file_type())) {
+            Some("a link") if !more.contains(OFlags::NOFOLLOW) => Err(error),
+            Some(what) => Err(named(what)),
+            None => Err(error),
+        },
+    }
+}
+
+/// The name of what is no regular file.
+fn wrong(kind: FileType) -> Option<&'static str> {
+    Some(match () {
+        () if kind.is_file() => return None,
+        () if kind.is_symlink() => "a link",
         () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
         () if kind.is_dir() => "a folder",
         () if kind.is_char_device() || kind.is_block_device() => "a device",
         () => "no file",
-    };
-    Err(io::Error::new(ErrorKind::InvalidInput, format!("it is {wrong}; put a regular file there")))
+    })
 }
 
 /// Reads a whole regular file, or the one to which a link leads, of at most `bytes_max`.

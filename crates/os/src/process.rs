@@ -20,6 +20,9 @@ use crate::{clock, ready};
 /// Source: `proc_pid_stat(5)`: field 22, and field 3 is the first after `comm`.
 const START_TIME_FIELD: usize = 22 - 3;
 
+/// Clock ticks of `/proc`, `USER_HZ`: 100 on all machines that this runs on.
+const TICKS_PER_SECOND: i64 = 100;
+
 /// Why there is no handle of a process.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProcessError {
@@ -199,11 +202,28 @@ fn parse_state(stat: &str) -> Option<&str> {
     after_comm.split_ascii_whitespace().next()
 }
 
-/// The start of a process, by the name of its folder in `/proc`.
+/// The start of a process, by the name of its folder in `/proc`, the same in all time namespaces.
 fn start_ticks(pid: &str) -> Result<u64, Errno> {
     let stat = fs::read(format!("/proc/{pid}/stat"))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    parse_start_ticks(&String::from_utf8_lossy(&stat)).ok_or(Errno::IO)
+    let shown = parse_start_ticks(&String::from_utf8_lossy(&stat)).ok_or(Errno::IO)?;
+    // A kernel without time namespaces has no such file.
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    Ok(shown.wrapping_add_signed(parse_boot_offset(&offsets).wrapping_neg()))
+}
+
+/// By how many ticks this time namespace is ahead of the machine's clock since boot.
+///
+/// Source: `time_namespaces(7)`: lines of a clock, seconds and nanoseconds.
+fn parse_boot_offset(offsets: &str) -> i64 {
+    let parse = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let is_boot = matches!(words.next(), Some("boottime" | "7"));
+        let seconds: i64 = words.next().filter(|_| is_boot)?.parse().ok()?;
+        let nanos: i64 = words.next()?.parse().ok()?;
+        Some(seconds.saturating_mul(TICKS_PER_SECOND) + nanos / (1_000_000_000 / TICKS_PER_SECOND))
+    };
+    offsets.lines().find_map(parse).unwrap_or(0)
 }
 
 /// `comm` may contain anything, parentheses and spaces too; what follows the last one does not.
@@ -257,6 +277,14 @@ mod tests {
         for pid in [0, i32::MAX.unsigned_abs(), u32::MAX] {
             assert_eq!(Process::open(pid).unwrap_err(), ProcessError::Gone { pid });
         }
+    }
+
+    #[test]
+    fn the_offset_of_a_time_namespace_is_read_in_ticks() {
+        let offsets = "monotonic           7         0\nboottime       86400 500000000\n";
+        assert_eq!(parse_boot_offset(offsets), 8_640_050);
+        assert_eq!(parse_boot_offset("boottime -2000 0"), -200_000);
+        assert_eq!((parse_boot_offset(""), parse_boot_offset("boottime x")), (0, 0));
     }
 
     #[test]

@@ -404,6 +404,12 @@ pub trait Nic: Clone + 'static {
     /// Takes the next event that belongs to no request.
     fn poll_event(&self) -> Option<AsyncEvent>;
 
+    /// The name of its fabric, where ports of other fabrics cannot be reached though their links are alike; `None`: all
+    /// links tell.
+    fn fabric(&self) -> Option<String> {
+        None
+    }
+
     /// Address space that each port takes which this one reaches, beside the regions there.
     fn peer_mapping_bytes(&self) -> u64 {
         0

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use ::kv::grid::GridError;
 use clap::Parser as _;
 use command::{
-    exit::{FailureKind, code_of},
+    exit::{FailureKind, code_of, tell},
     interrupt, knobs, logs,
 };
 use measure::cores::CoresError;
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         filter.warn_if_misspelt();
     }
     interrupt::outlive_file_limits();
-    code_of(run(args.command), kind_of)
+    code_of(run(args.command), kind_of, tell)
 }
 
 /// The kind of an error of benchmarks.

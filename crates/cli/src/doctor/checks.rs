@@ -10,6 +10,7 @@ use daemon::{
 };
 
 use nics::hardware;
+use rustix::fs::StatVfsMountFlags;
 
 use super::network;
 use crate::{args::OnlyArgs, doctor::Finding, stat};
@@ -93,8 +94,31 @@ fn knobs(settings: &Settings) -> Finding {
 fn folder(settings: &Settings) -> Finding {
     let runtime = daemon::config::runtime_of(settings);
     match runtime.and_then(|runtime| runtime.ensure_folder().map(|()| runtime)) {
-        Ok(runtime) => Finding::fine("runtime folder", runtime.folder().display().to_string()),
+        Ok(runtime) => {
+            let threads = usize::try_from(settings.number(&daemon::config::THREADS)).unwrap_or(1);
+            room(runtime.folder(), daemon::metrics::file_bytes(threads) as u64)
+        }
         Err(error) => Finding::fails("runtime folder", error.to_string(), ""),
+    }
+}
+
+/// Whether a daemon can write its counters, which need so many bytes.
+fn room(folder: &Path, need: u64) -> Finding {
+    let shown = folder.display();
+    let remedy = "make room, or set COPYRPC_RUNTIME_DIR to another folder";
+    match rustix::fs::statvfs(folder) {
+        Ok(system) if system.f_flag.contains(StatVfsMountFlags::RDONLY) => Finding::fails(
+            "runtime folder",
+            format!("{shown} is on a read-only file system"),
+            remedy,
+        ),
+        Ok(system) if system.f_bavail.saturating_mul(system.f_frsize) < need => {
+            let left = system.f_bavail.saturating_mul(system.f_frsize);
+            let found = format!("{shown} has {left} B left, and a daemon's counters need {need} B");
+            Finding::fails("runtime folder", found, remedy)
+        }
+        // The kernel's word is no promise, and its silence no failure.
+        Ok(_) | Err(_) => Finding::fine("runtime folder", shown.to_string()),
     }
 }
 
@@ -352,6 +376,14 @@ mod tests {
         assert_eq!(huge_pages("always within_size [advise] never", "").verdict, Verdict::Fine);
         assert_eq!(clock("tsc").verdict, Verdict::Fine);
         assert_eq!(clock("hpet").verdict, Verdict::Note);
+    }
+
+    #[test]
+    fn a_folder_without_room_for_counters_is_found() {
+        let folder = std::env::temp_dir();
+        assert_eq!(room(&folder, 0).verdict, Verdict::Fine);
+        let full = room(&folder, u64::MAX);
+        assert!(full.verdict == Verdict::Fails && full.found.contains("B left"), "{full:?}");
     }
 
     #[test]

@@ -42,8 +42,16 @@ pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
         return output::print(&format!("{}\n", serde_json::to_string_pretty(&all)?));
     }
     if shown.is_empty() {
-        let folder = daemon::config::runtime_of(&settings)?.folder().display().to_string();
-        return output::print(&format!("no daemon left counters in {folder}\n"));
+        let runtime = daemon::config::runtime_of(&settings)?;
+        let folder = runtime.folder().display();
+        let text = match &runtime::daemons_in(runtime.folder())?[..] {
+            [] => format!("no daemon left counters in {folder}\n"),
+            names => format!(
+                "no daemon that is asked for left counters in {folder}; there are {}\n",
+                names.join(", ")
+            ),
+        };
+        return output::print(&text);
     }
     output::print(&shown.iter().map(Shown::text).collect::<String>())
 }

@@ -129,6 +129,13 @@ fn what_makes_no_sense_is_a_usage_error_wherever_it_is_noticed() {
         (&["daemon", "--depth", "63"][..], usage_error),
         (&["daemon", "--threads", "0"], usage_error),
         (&["daemon", "--job", "a/b"], usage_error),
+        (&["daemon", "--nic", "mlx4"], usage_error),
+        (&["daemon", "--nic", "soft", "--nic-device", "mlx5_0"], usage_error),
+        (&["daemon", "--nic", "tcp", "--tcp-address", "here"], usage_error),
+        (&["daemon", "--nic", "tcp", "--tcp-address", "192.0.2.1"], usage_error),
+        // A device that is away may come.
+        (&["daemon", "--nic", "mlx5_77"], Some(75)),
+        (&["daemon", "--nic", "auto", "--nic-device", "mlx5_77"], Some(75)),
         (&["daemon", "--soft-drive", "fast"], usage_error),
         (&["daemon", "--rank", "2", "--size", "2"], usage_error),
         (&["daemon", "--rank", "0", "--size", "2"], usage_error),

@@ -82,6 +82,16 @@ fn what_is_no_file_is_refused_at_once_and_by_name() {
             assert_eq!(refused.status.code(), Some(2), "{told}");
         }
     }
+    // What lies in the place of the lock.
+    let socket = folder.file("of.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for (place, what) in [(pipe.as_str(), "a FIFO"), (&socket, "a socket")] {
+        fs::rename(place, folder.file("default.lock")).unwrap();
+        let refused = ended(folder.command(&["daemon"]));
+        fs::rename(folder.file("default.lock"), place).unwrap();
+        let told = text(&refused.stderr);
+        assert!(!refused.status.success() && told.contains(&format!("it is {what}")), "{told}");
+    }
     // A configuration that is one, and has no end for anybody's purpose.
     let long = folder.file("long.toml");
     fs::write(&long, "#".repeat(2 << 20)).unwrap();
@@ -110,8 +120,16 @@ fn settings_that_make_no_sense_are_told_from_what_may_be_there_later() {
     let limits =
         ["--bootstrap-timeout", "2s", "--handshake-timeout", "1s", "--secret-file", &secret];
     let refused = ended(folder.command(&[&late[..], &limits].concat()));
-    assert!(text(&refused.stderr).contains("found no process at"), "{}", text(&refused.stderr));
+    let last = text(&refused.stderr).lines().last().unwrap_or_default();
+    assert!(last.contains("found no process at"), "{last}");
+    // The end is told as all else: by whom, and when.
+    assert!(last.starts_with("20") && last.contains("Z default rank 1 ERROR "), "{last}");
     assert_eq!(refused.status.code(), Some(75));
+    let refused = ended(folder.command(&[&late[..], &limits, &["--log", "json"]].concat()));
+    let is_object = |line: &str| {
+        serde_json::from_str::<serde_json::Value>(line).is_ok_and(|it| it["daemon"] == "default")
+    };
+    assert!(text(&refused.stderr).lines().all(is_object), "{}", text(&refused.stderr));
     // A daemon that is about to end keeps the next one out for a moment.
     let _first = os::lock::LockFile::acquire(&folder.0.join("default.lock")).unwrap();
     let refused = ended(folder.command(&["daemon"]));
@@ -145,13 +163,14 @@ fn a_place_without_a_daemon_names_those_beside_it() {
     while !ended(folder.command(&["ping", "0", "--instance", "7"])).status.success() {
         assert!(began.elapsed() < AT_ONCE, "no daemon answers");
     }
-    for arguments in [&["ping", "0"][..], &["peers"]] {
+    for arguments in [&["ping", "0"][..], &["peers"], &["drain"]] {
         let told = ended(folder.command(arguments));
         assert!(text(&told.stderr).contains("there are default@7; --instance"), "{told:?}");
     }
     let shown = |arguments: &[&str]| text(&ended(folder.command(arguments)).stdout).to_owned();
     assert!(shown(&["stat", "--instance", "7"]).starts_with("default@7: rank 0 of 1"));
-    assert!(shown(&["stat", "--instance", "8"]).starts_with("no daemon"));
+    let others = shown(&["stat", "--instance", "8"]);
+    assert!(others.starts_with("no daemon") && others.contains("there are default@7"), "{others}");
     daemon.kill().unwrap();
     daemon.wait().unwrap();
 }

@@ -4,6 +4,7 @@
 mod builds;
 mod cancel;
 mod cluster;
+mod crowded;
 mod direct;
 mod isolation;
 mod limits;

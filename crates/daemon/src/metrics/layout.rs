@@ -92,8 +92,9 @@ impl Life {
     }
 }
 
-/// Bytes of a file with so many sections.
-pub(super) const fn file_bytes(sections: usize) -> usize {
+/// Bytes of a file with so many sections, of which each thread has one.
+#[must_use]
+pub const fn file_bytes(sections: usize) -> usize {
     HEADER_BYTES + sections * SECTION_WORDS * WORD_BYTES
 }
 

@@ -44,7 +44,7 @@ mod tally;
 
 pub use counters::{Counter, CounterKind, Phase, Timing};
 pub use histogram::{BUCKETS, Histogram, bucket_of, upper_bound};
-pub use layout::{LAYOUT, Life, SAMPLES, VERSION};
+pub use layout::{LAYOUT, Life, SAMPLES, VERSION, file_bytes};
 pub use reader::{DaemonState, MetricsSample, ReadError, Section, Snapshot};
 pub use recorder::{Lap, LoopTimer, MetricsError, MetricsFile, Recorder};
 pub use tally::Tally;

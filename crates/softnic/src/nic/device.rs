@@ -329,6 +329,13 @@ unsafe impl mlx5::device::Device for Device {
         &self.0.port.attributes
     }
 
+    fn fabric(&self) -> Option<String> {
+        // Ports are found by the user's id, as a user namespace shows it.
+        let port = &self.0.port;
+        let is_joined = port.fabric.is_some();
+        is_joined.then(|| format!("{}.{}", os::unix::user_id(), port.config.fabric))
+    }
+
     fn peer_mapping_bytes(&self) -> u64 {
         let limits = &self.0.port.owner.card.limits;
         let is_mapped = self.0.port.fabric.is_some();
