@@ -12,7 +12,7 @@ use crate::{
     client_port::ClientPort,
     control::{Codec, Control, ControlMessage, DATAGRAM_BYTES},
     dispatcher::Dispatcher,
-    membership::{Detector, DetectorConfig, PeerEvent},
+    membership::{Detector, DetectorConfig, Gone, PeerEvent},
     metrics::Counter,
 };
 
@@ -125,9 +125,6 @@ impl Links {
         control: &mut impl Control,
         now_ns: u64,
     ) {
-        for rank in dispatcher.take_broken() {
-            self.detector.handle_failure(rank, now_ns);
-        }
         let mut datagrams = 0;
         let mut buffer = [0; DATAGRAM_BYTES + 1];
         while datagrams < DATAGRAMS_PER_LOOK
@@ -156,6 +153,11 @@ impl Links {
                 }
                 None => dispatcher.tally.add(Counter::Stale, 1),
             }
+        }
+        // After the datagrams: the connection of a peer that said good-bye ends in order.
+        for (rank, reason) in dispatcher.take_broken() {
+            tracing::warn!(peer = rank, %reason, "a connection ended");
+            self.detector.handle_failure(rank, now_ns);
         }
         self.detector.handle_timeout(now_ns);
         self.apply(worker, dispatcher, replies, now_ns);
@@ -213,7 +215,9 @@ impl Links {
                 PeerEvent::Gone { peer, why, .. } => {
                     self.tell_life(peer, None);
                     let link = &mut self.links[peer as usize];
-                    if link.complaint.is_none() {
+                    if why == Gone::Left {
+                        tracing::info!(peer, "left");
+                    } else if link.complaint.is_none() {
                         tracing::warn!(peer, ?why, "gone");
                         dispatcher.tally.add(Counter::PeersLost, 1);
                     }

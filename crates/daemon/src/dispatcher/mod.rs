@@ -49,7 +49,7 @@ use os::clock::duration_ns;
 use peers::PeerTable;
 use pending_calls::{PendingCall, PendingCalls};
 use provider_calls::ProviderCalls;
-use rpc::{PeerId, Status, Worker};
+use rpc::{CloseReason, PeerId, Status, Worker};
 pub(crate) use said::{mark_service, not_executed};
 use shares::Shares;
 use verbs::Nic;
@@ -149,8 +149,8 @@ pub(super) struct Dispatcher<P: ClientPort> {
     provider_calls: ProviderCalls<P>,
     long_bodies: LongBodies<P>,
     request_copies: RequestCopies,
-    /// Peers whose connection broke.
-    broken: Vec<u32>,
+    /// Peers whose connection broke, and why, until they are disconnected.
+    broken: Vec<(u32, CloseReason)>,
     /// Bytes of long bodies that were copied here.
     pub(super) copied_bytes: u64,
     /// Requests that were answered at once when clients asked for something last.
@@ -296,7 +296,7 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 
     /// Peers whose connection broke since the last look.
-    pub(super) fn take_broken(&mut self) -> Vec<u32> {
+    pub(super) fn take_broken(&mut self) -> Vec<(u32, CloseReason)> {
         mem::take(&mut self.broken)
     }
 
@@ -318,6 +318,7 @@ impl<P: ClientPort> Dispatcher<P> {
     /// A peer is gone: calls that wait for its ring end. Calls in flight end with the connection.
     pub(super) fn disconnect(&mut self, rank: u32, replies: &mut P::Replies) {
         self.peers.remove(rank);
+        self.broken.retain(|(broken, _)| *broken != rank);
         let status = self.peers.absence(rank, self.now_ns);
         for waiting in self.waiting.take_all(&mut self.held, rank) {
             self.count_end(status);

@@ -431,11 +431,10 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         self.dispatcher.bulk.disconnected(peer);
         // One that this side closed is forgotten already.
         if let Some(rank) = self.dispatcher.peers.rank_of(peer) {
-            tracing::warn!(peer = rank, %reason, "a connection ended");
             if matches!(reason, CloseReason::NoMemory(_)) {
                 self.dispatcher.lack_memory(rank);
             }
-            self.dispatcher.broken.push(rank);
+            self.dispatcher.broken.push((rank, reason));
         }
     }
 

@@ -81,7 +81,7 @@ numbered! {
         LaneFull = "lane_full", "Times that another thread had too much of one kind to take more.";
         Heartbeats = "heartbeats", "Heartbeats sent.";
         Suspicions = "suspicions", "Peers suspected.";
-        PeersLost = "peers_lost", "Peers given up.";
+        PeersLost = "peers_lost", "Peers given up, without those that left in order.";
         PeersJoined = "peers_joined", "Peers that joined, or came back.";
         BulkCalls = "bulk_calls", "Calls of clients that lent memory.";
         BulkBytes = "bulk_bytes", "Bytes that were moved from or to memory which calls had lent.";

@@ -557,6 +557,7 @@ fn a_daemon_that_drains_takes_nothing_new_and_finishes_the_rest() {
         cluster.kill(1);
         cluster.run_for(3 * MS);
         assert_eq!(cluster.node(0).peers_up(), 0, "it said good-bye");
+        assert_eq!(cluster.total(0, Counter::PeersLost), 0, "what leaves in order is not lost");
     }
 }
 
