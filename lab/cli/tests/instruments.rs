@@ -51,6 +51,8 @@ fn output_of(row: &Row, folder: &Path) -> String {
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{:?}: {text}{error}", row.command);
+    let kills = row.command.iter().any(|argument| argument.starts_with("kill"));
+    assert!(kills || !error.contains(" WARN "), "{:?} ends in order: {error}", row.command);
     let written = fs::read_dir(folder.join("result")).into_iter().flatten();
     for file in written {
         text.push_str(&String::from_utf8_lossy(&fs::read(file.unwrap().path()).unwrap()));

@@ -87,6 +87,8 @@ fn sim_cluster_runs_many_seeds_and_refuses_what_is_no_fault() {
     let output = sim(&["cluster", "--faults", "crush:1/0/0@1+2"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("is no fault"));
     assert_eq!(output.status.code(), Some(2));
+    let output = sim(&["cluster", "--seeds", "0"]);
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]
@@ -174,6 +176,7 @@ fn sim_scalerpc_prints_both_ways_and_says_whether_turns_keep_the_rate() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!((text.matches("pool").count(), text.matches("scalerpc").count()), (3, 3), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     // Turns cost something.
     let output = sim(&[&few[..], &["--spread", "0", "--json"]].concat());
     assert_eq!(output.status.code(), Some(1));
@@ -217,11 +220,13 @@ fn sim_takes_other_constants_from_options_and_files_and_says_which_there_are() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("2 ranks: throughput"));
     let output = sim(&["two-rank", "--set", "sendqueue=300"]);
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("one_way, jitter"));
     let path = std::env::temp_dir().join(format!("copyrpc-profile-{}", std::process::id()));
     std::fs::write(&path, "# slower\nsend_queue = 900 # ns\n\nturn = many\n").unwrap();
     let output = sim(&["two-rank", "--profile", path.to_str().unwrap()]);
     std::fs::remove_file(&path).unwrap();
+    assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("line 4") && error.contains("`many` is no number"), "{error}");
 }

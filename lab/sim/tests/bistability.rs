@@ -1,13 +1,14 @@
 //! The measured throughputs of another daemon, and its two steady states.
 
 use copyrpc_sim::{
-    actors::reference_daemon::{self, Hold, Load, Mutant, StartState, SweepStage},
+    actors::reference_daemon::{self, Approach, Hold, Load, Mutant, StartState, SweepStage},
     machine::{CONNECT_X7, DelegationProfile, SEND_QUEUE_NS},
     scenarios::{
         ERROR_MAX, Standing, bistability,
         phases::{self, SteadyState, Swept, Threshold},
         rms,
         sensitivity::Model,
+        tried,
     },
 };
 
@@ -99,6 +100,24 @@ fn the_formula_says_where_states_begin_and_end_and_round_trips_are_not_in_it() {
     }
 }
 
+/// Time that gathers messages lifts many nodes and costs two; what adds none changes little.
+#[test]
+fn approaches_that_gather_messages_help_where_the_send_queue_is_the_limit() {
+    let tried = tried::run(&CONNECT_X7, 1, |_, _| {});
+    println!("{tried:?}");
+    let gain = |name: &str, nodes| {
+        let row =
+            tried.iter().find(|row| row.name.starts_with(name) && row.nodes == nodes).unwrap();
+        row.mops[1] / row.mops[0]
+    };
+    assert!(gain("polls up to", 8) > 6.0 && gain("polls up to", 16) < 0.3);
+    assert!(gain("sends delayed", 8) > 1.5 && gain("completions gathered", 8) > 1.5);
+    assert!(gain("completions gathered", 2) < 0.6);
+    for (name, nodes) in [("poll controller", 8), ("idle turns", 2), ("peers begin", 8)] {
+        assert!((0.9..1.2).contains(&gain(name, nodes)), "{name}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_turns() {
     let load = Load {
@@ -107,6 +126,7 @@ fn the_same_seed_gives_the_same_turns() {
         start: StartState::Burst,
         poll_budget: 0,
         hold: Hold::Fixed(5.0),
+        approach: Approach::None,
         warm_up_us: 100.0,
         end_us: 400.0,
     };

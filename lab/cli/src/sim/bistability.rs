@@ -9,6 +9,7 @@ use sim::{
     scenarios::{
         bistability::{self, Outcome},
         phases::{self, Found, SteadyState, Swept},
+        tried::{self, ApproachGain},
     },
 };
 
@@ -20,6 +21,7 @@ Examples:
   copyrpc-lab sim bistability           every number beside its reference
   copyrpc-lab sim bistability --json    one JSON object per number
   copyrpc-lab sim bistability --states  where starts lead, and a sweep
+  copyrpc-lab sim bistability --tried   what approaches against small batches bring
 
 The reference was measured on ConnectX-7 with a daemon of another design, which is simulated here: one ring for \
 all clients of a node, one batch per endpoint and turn. The times of machine and clients come from other \
@@ -38,6 +40,9 @@ pub(crate) struct BistabilityArgs {
     /// Shows where starts lead to, nodes and depth that go down and up again, and the thresholds.
     #[arg(long, conflicts_with_all = ["json", "page"])]
     states: bool,
+    /// Shows what each approach against small batches brings that was tried on that daemon or proposed for it.
+    #[arg(long, conflicts_with_all = ["json", "page", "states"])]
+    tried: bool,
     /// Writes a page with pictures of reference and simulation to PATH.
     #[arg(long, value_name = "PATH")]
     page: Option<PathBuf>,
@@ -50,6 +55,9 @@ pub(super) fn run(args: &BistabilityArgs) -> anyhow::Result<()> {
     let profile = args.constants.apply(&CONNECT_X7)?;
     if args.states {
         return states(&profile, args.seed);
+    }
+    if args.tried {
+        return tried(&profile, args.seed);
     }
     let progress = Progress::new("simulations");
     let outcome = bistability::run_on(&profile, args.seed, |done, of| progress.at(done, of));
@@ -91,6 +99,26 @@ fn states(profile: &DelegationProfile, seed: u64) -> anyhow::Result<()> {
     let others: Vec<_> = others.map(|found| format!("{:?}", found.expected.condition)).collect();
     anyhow::ensure!(others.is_empty(), "most seeds end in another state: {}", others.join("; "));
     Ok(())
+}
+
+fn tried(profile: &DelegationProfile, seed: u64) -> anyhow::Result<()> {
+    let progress = Progress::new("approaches");
+    let all = tried::run(profile, seed, |done, of| progress.at(done, of));
+    drop(progress);
+    let mut table = compared::numbers(&["approach", "nodes", "calls", "reference", "simulated"]);
+    let change = |[before, after]: [f64; 2]| format!("{before:.2} → {after:.2}");
+    for ApproachGain { name, nodes, depth, reference, mops } in all {
+        table.add_row([
+            name.to_owned(),
+            nodes.to_string(),
+            depth.to_string(),
+            reference.map_or_else(String::new, change),
+            change(mops),
+        ]);
+    }
+    output::print(&format!(
+        "M/s of all nodes without and with each approach, after a burst\n\n{table}\n\nmedians of three seeds from {seed}\n"
+    ))
 }
 
 const fn name(state: SteadyState) -> &'static str {

@@ -50,7 +50,7 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// Runs so many seeds, in threads; all that there is time for with `--for-wall` alone.
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// Ends when so much real time has passed, with the seeds that were begun.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]

@@ -2,8 +2,9 @@
 
 use std::{fs, path::PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::Args;
+use command::exit::UsageError;
 use sim::machine::{Constants, with_constant};
 
 #[derive(Debug, Args)]
@@ -38,11 +39,11 @@ impl ConstantArgs {
     }
 }
 
-fn assign<P: Constants>(profile: &P, assignment: &str) -> anyhow::Result<P> {
-    let halves = assignment.split_once('=');
-    ensure!(halves.is_some(), "`{assignment}` is no `field=value`");
-    let (name, value) = halves.unwrap_or_default();
+fn assign<P: Constants>(profile: &P, assignment: &str) -> Result<P, UsageError> {
+    let Some((name, value)) = assignment.split_once('=') else {
+        return Err(UsageError(format!("`{assignment}` is no `field=value`")));
+    };
     let value = value.trim();
-    let number = value.parse().with_context(|| format!("`{value}` is no number"))?;
-    Ok(with_constant(profile, name.trim(), number)?)
+    let number = value.parse().map_err(|_| UsageError(format!("`{value}` is no number")))?;
+    with_constant(profile, name.trim(), number).map_err(|error| UsageError(error.to_string()))
 }

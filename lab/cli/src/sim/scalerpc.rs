@@ -84,8 +84,8 @@ fn text_of(args: &ScalerpcArgs, outcome: &Outcome) -> String {
     let [pool, scalerpc] =
         [outcome.spread(|row| row.pool), outcome.spread(|row| row.scalerpc)].map(|all| 100.0 * all);
     format!(
-        "{rows}\n\nrates differ by {pool:.1} % (pool) and {scalerpc:.1} % (scalerpc); {} calls per client, \
-         {} contexts, {THREADS} threads; seed {}, {} events, trace {:016x}\n",
+        "{rows}\n\nrates differ by {pool:.1} % (pool) and {scalerpc:.1} % (scalerpc)\n\
+         {} calls per client, {} contexts, {THREADS} threads\nseed {}, {} events, trace {:016x}\n",
         args.depth, args.contexts, args.seed, outcome.events, outcome.trace,
     )
 }

@@ -11,7 +11,7 @@ use clap::{Args, builder::RangedU64ValueParser};
 use protocols::flush_policy;
 use serde::Serialize;
 use sim::{
-    actors::reference_daemon::{self, Hold, Load, StartState},
+    actors::reference_daemon::{self, Approach, Hold, Load, StartState},
     cluster::{
         ClusterError,
         steady::{self, Begin, Connected, FlushPolicy, Measured, PARTS, Steady, UnknownTransport},
@@ -316,6 +316,7 @@ fn reference(args: &SteadyArgs, machine: &DelegationProfile, nodes: u32, depth: 
             start,
             poll_budget: 0,
             hold,
+            approach: Approach::None,
             warm_up_us,
             end_us: warm_up_us + 1000.0,
         };

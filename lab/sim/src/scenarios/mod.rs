@@ -10,6 +10,7 @@ pub mod raw;
 pub mod scalerpc;
 pub mod seeds;
 pub mod sensitivity;
+pub mod tried;
 pub mod two_rank;
 
 use serde::Serialize;

@@ -20,7 +20,7 @@
 use serde::Serialize;
 
 use crate::{
-    actors::reference_daemon::{self, Hold, Load, Mutant, StartState, SweepStage},
+    actors::reference_daemon::{self, Approach, Hold, Load, Mutant, StartState, SweepStage},
     machine::DelegationProfile,
 };
 
@@ -33,6 +33,7 @@ pub fn deep(nodes: usize, poll_budget: u32, warm_up_us: f64) -> Load {
         start: StartState::Burst,
         poll_budget,
         hold: Hold::None,
+        approach: Approach::None,
         warm_up_us,
         end_us: warm_up_us + 1500.0,
     }
@@ -197,6 +198,7 @@ pub fn sweep(profile: &DelegationProfile, stages: &[SweepStage], seed: u64) -> V
         start: StartState::Burst,
         poll_budget: 0,
         hold: Hold::None,
+        approach: Approach::None,
         warm_up_us: 0.0,
         end_us: f64::MAX,
     };

@@ -8,6 +8,9 @@
 //! A posted batch cannot grow any more. So there are two steady states: large batches, with a daemon that is
 //! busy and a NIC that is not, and single messages, with a NIC that is busy and a daemon that turns for nothing.
 
+mod approaches;
+mod poll_controller;
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
@@ -19,6 +22,8 @@ use crate::{
     machine::DelegationProfile,
     world::{RandomStream, Time, World},
 };
+pub use approaches::Approach;
+use poll_controller::PollController;
 
 /// State of all clients when a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,6 +69,8 @@ pub struct Load {
     pub poll_budget: u32,
     /// What is done with answers.
     pub hold: Hold,
+    /// What else is done for larger batches.
+    pub approach: Approach,
     /// Nothing is counted before, in µs.
     pub warm_up_us: f64,
     /// End, in µs.
@@ -176,6 +183,13 @@ struct Node {
     hold_us: f64,
     rate: f64,
     in_flight: u32,
+    controller: PollController,
+    /// The last turn found no completion.
+    is_idle: bool,
+    /// When the first message came that has not left.
+    unsent_since: Option<f64>,
+    /// When its first batch was to leave.
+    first_sent: Option<f64>,
 }
 
 #[derive(Debug, Default)]
@@ -366,8 +380,13 @@ impl<'a> Simulation<'a> {
     /// One turn of a daemon; returns when the next one begins.
     fn turn(&mut self, node: usize, began: f64) -> f64 {
         let is_counted = began >= self.load.warm_up_us;
-        let mut now = began + self.take_requests(node, began, is_counted) + self.profile.turn;
+        let mut now = began + self.wait_for_completions(node, began);
+        if !self.skips_clients(node) {
+            now += self.take_requests(node, now, is_counted);
+        }
+        now += self.profile.turn;
         let (cpu, mut responses) = self.take_completions(node, now);
+        self.nodes[node].is_idle = cpu == 0.0;
         now += cpu;
         for _ in 1..self.load.poll_budget {
             if responses >= self.load.poll_budget {
@@ -397,7 +416,12 @@ impl<'a> Simulation<'a> {
             self.counts.in_flight += u64::from(self.nodes[node].in_flight);
         }
         self.hold_or_answer(node, now, responses);
-        now + self.flush(node, now, is_counted)
+        now += self.flush(node, now, is_counted);
+        if self.load.approach == Approach::PollController {
+            let own = &mut self.nodes[node];
+            own.controller.observe(responses, now - began, own.round_trip_us);
+        }
+        now
     }
 
     /// Timeline and round trip.
@@ -484,8 +508,15 @@ impl<'a> Simulation<'a> {
 
     /// Posts a batch to each endpoint that has messages; returns the time that it takes.
     fn flush(&mut self, node: usize, now: f64, is_counted: bool) -> f64 {
+        if !self.may_send(node, now) {
+            return 0.0;
+        }
         let mut cpu = 0.0;
         for (to, batch) in self.nodes[node].pending.take() {
+            if !self.may_begin(node, to, now) {
+                *self.nodes[node].pending.to(to) = batch;
+                continue;
+            }
             cpu += self.profile.flush;
             self.nodes[node].posted_at.get_or_insert(now + cpu);
             if self.mutant == Mutant::NoMerging {
