@@ -105,8 +105,9 @@ pub unsafe fn copy_between_past_caches(dst: *mut u8, src: *const u8, len_bytes: 
     unsafe { machine_copy::copy_past_caches(dst, src, len_bytes) }
 }
 
-/// From this length on stores past the caches gain whether or not the two cores share a cache
-/// (the table above `copy_out_past_caches` in `x86_64.rs`).
+/// From this length on bodies are stored past the caches. Where the two cores share no cache, calls of 64 KiB and 1 MiB
+/// take a fifth of the time; where they share one, 64 KiB gain a little, and 1 MiB takes up to twice as long
+/// (docs/performance.md).
 const BODY_PAST_CACHES_BYTES_MIN: usize = 32 << 10;
 
 /// [`copy_out`] of a body of any length to memory that a process of another core reads next:
