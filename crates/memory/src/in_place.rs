@@ -223,7 +223,7 @@ impl Filler<'_> {
         let to = self.advance(bytes.len())?;
         // SAFETY: so many bytes were left, and are this filler's alone, so that they do not overlap what is
         // lent, which is mapped while it is.
-        unsafe { copy::copy_between(to, bytes.base.as_ptr(), bytes.len()) };
+        unsafe { copy::copy_between_body(to, bytes.base.as_ptr(), bytes.len()) };
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl Filler<'_> {
         assert!(distance >= len_bytes, "a copy of bytes to themselves");
         // SAFETY: so many bytes were left, and are this filler's; the span's are mapped while it lives, and they do not
         // overlap.
-        unsafe { copy::copy_between(to, from, len_bytes) };
+        unsafe { copy::copy_between_body(to, from, len_bytes) };
         Ok(())
     }
 

@@ -118,12 +118,32 @@ const BODY_PAST_CACHES_BYTES_MIN: usize = 32 << 10;
 /// As for [`copy_out`].
 #[inline]
 pub unsafe fn copy_out_body(dst: *mut u8, src: &[u8]) {
-    if src.len() >= BODY_PAST_CACHES_BYTES_MIN && gains_past_caches() {
+    if is_long(src.len()) {
         // SAFETY: by contract.
         return unsafe { copy_out_past_caches(dst, src) };
     }
     // SAFETY: by contract.
     unsafe { copy_out(dst, src) }
+}
+
+/// [`copy_between`] in the way of [`copy_out_body`].
+///
+/// # Safety
+///
+/// As for [`copy_between`].
+#[inline]
+pub unsafe fn copy_between_body(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    if is_long(len_bytes) {
+        // SAFETY: by contract.
+        return unsafe { copy_between_past_caches(dst, src, len_bytes) };
+    }
+    // SAFETY: by contract.
+    unsafe { copy_between(dst, src, len_bytes) }
+}
+
+#[inline]
+fn is_long(body_bytes: usize) -> bool {
+    body_bytes >= BODY_PAST_CACHES_BYTES_MIN && gains_past_caches()
 }
 
 /// Copies `len_bytes` bytes in ascending order of addresses. Others may access both sides

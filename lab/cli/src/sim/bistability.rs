@@ -21,7 +21,7 @@ Examples:
   copyrpc-lab sim bistability           every number beside its reference
   copyrpc-lab sim bistability --json    one JSON object per number
   copyrpc-lab sim bistability --states  where starts lead, and a sweep
-  copyrpc-lab sim bistability --tried   what approaches against small batches bring
+  copyrpc-lab sim bistability --tried   approaches to small batches, compared
 
 The reference was measured on ConnectX-7 with a daemon of another design, which is simulated here: one ring for \
 all clients of a node, one batch per endpoint and turn. The times of machine and clients come from other \
