@@ -17,6 +17,7 @@ use crate::sync::{
     machine::{AtomicU8, AtomicU16, AtomicU32, AtomicU64},
 };
 
+mod body;
 #[cfg(miri)]
 mod plain;
 #[cfg(all(not(miri), any(all(test, not(loom)), not(target_arch = "x86_64"))))]
@@ -105,25 +106,16 @@ pub unsafe fn copy_between_past_caches(dst: *mut u8, src: *const u8, len_bytes: 
     unsafe { machine_copy::copy_past_caches(dst, src, len_bytes) }
 }
 
-/// From this length on bodies are stored past the caches. Where the two cores share no cache, calls of 64 KiB and 1 MiB
-/// take a fifth of the time; where they share one, 64 KiB gain a little, and 1 MiB takes up to twice as long
-/// (docs/performance.md).
-const BODY_PAST_CACHES_BYTES_MIN: usize = 32 << 10;
-
-/// [`copy_out`] of a body of any length to memory that a process of another core reads next:
-/// [`copy_out_past_caches`] if it is long and the processor [gains by it](gains_past_caches).
+/// [`copy_out`] of a body of any length to memory that a process of another core reads next: a long one
+/// [past the caches](copy_out_past_caches) where this process found that to pay.
 ///
 /// # Safety
 ///
 /// As for [`copy_out`].
 #[inline]
 pub unsafe fn copy_out_body(dst: *mut u8, src: &[u8]) {
-    if is_long(src.len()) {
-        // SAFETY: by contract.
-        return unsafe { copy_out_past_caches(dst, src) };
-    }
-    // SAFETY: by contract.
-    unsafe { copy_out(dst, src) }
+    // SAFETY: by contract; nobody writes `src`.
+    unsafe { copy_between_body(dst, src.as_ptr(), src.len()) }
 }
 
 /// [`copy_between`] in the way of [`copy_out_body`].
@@ -133,17 +125,25 @@ pub unsafe fn copy_out_body(dst: *mut u8, src: &[u8]) {
 /// As for [`copy_between`].
 #[inline]
 pub unsafe fn copy_between_body(dst: *mut u8, src: *const u8, len_bytes: usize) {
-    if is_long(len_bytes) {
+    if len_bytes >= body::LONG_BYTES_MIN && gains_past_caches() {
         // SAFETY: by contract.
-        return unsafe { copy_between_past_caches(dst, src, len_bytes) };
+        return unsafe { body::copy(dst, src, len_bytes) };
     }
     // SAFETY: by contract.
     unsafe { copy_between(dst, src, len_bytes) }
 }
 
-#[inline]
-fn is_long(body_bytes: usize) -> bool {
-    body_bytes >= BODY_PAST_CACHES_BYTES_MIN && gains_past_caches()
+/// The time, in units of a clock that all cores share.
+fn ticks() -> u64 {
+    #[cfg(all(not(miri), target_arch = "x86_64"))]
+    {
+        // SAFETY: every x86-64 processor has the instruction, which accesses no memory.
+        unsafe { core::arch::x86_64::_rdtsc() }
+    }
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    {
+        0
+    }
 }
 
 /// Copies `len_bytes` bytes in ascending order of addresses. Others may access both sides
