@@ -11,14 +11,18 @@ const ALONE_NS: u64 = 1_000;
 /// While the core is contended, one yield in this many is timed. The others save two readings of the clock.
 const TIMED_PERIOD: u32 = 8;
 
-/// After a yield that took so long each is timed: the next may take milliseconds.
+/// After a yield that took so long the next ones are timed each: one of them may take milliseconds.
 const LONG_NS: u64 = 100_000;
+
+/// As many as these.
+const TIMED_AFTER_LONG: u32 = 64;
 
 /// The result of a thread's last timed yield: whether another thread took the core.
 #[derive(Clone, Debug, Default)]
 pub struct CoreContention {
     is_contended: bool,
-    is_long: bool,
+    /// Yields that are timed whatever the last one took.
+    timed: u32,
     /// Yields since the last timed one.
     untimed: u32,
 }
@@ -36,7 +40,7 @@ impl CoreContention {
     /// The state before the first yield, as the caller supposes it.
     #[must_use]
     pub const fn new(is_contended: bool) -> Self {
-        Self { is_contended, is_long: false, untimed: 0 }
+        Self { is_contended, timed: 0, untimed: 0 }
     }
 
     /// Whether another thread took the core at the last timed yield.
@@ -54,7 +58,7 @@ impl CoreContention {
     #[inline]
     pub fn yield_core(&mut self) -> Option<TimedYield> {
         self.untimed += 1;
-        if self.is_contended && !self.is_long && self.untimed < TIMED_PERIOD {
+        if self.is_contended && self.timed == 0 && self.untimed < TIMED_PERIOD {
             thread::yield_now();
             return None;
         }
@@ -67,8 +71,9 @@ impl CoreContention {
 
     /// A timed yield took so long.
     fn look(&mut self, took_ns: u64) {
-        (self.is_contended, self.is_long, self.untimed) =
-            (took_ns > ALONE_NS, took_ns > LONG_NS, 0);
+        (self.is_contended, self.untimed) = (took_ns > ALONE_NS, 0);
+        self.timed =
+            if took_ns > LONG_NS { TIMED_AFTER_LONG } else { self.timed.saturating_sub(1) };
     }
 }
 
@@ -86,11 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn the_yield_after_a_long_one_is_timed() {
+    fn the_yields_after_a_long_one_are_timed() {
         let mut contention = CoreContention::new(false);
         contention.look(LONG_NS);
         assert!(contention.is_contended() && contention.yield_core().is_none());
         contention.look(LONG_NS + 1);
-        assert!(contention.is_contended() && contention.yield_core().is_some());
+        for _ in 0..TIMED_AFTER_LONG {
+            contention.is_contended = true;
+            assert!(contention.yield_core().is_some());
+        }
     }
 }

@@ -15,8 +15,8 @@ use std::{fs, sync::OnceLock};
 /// A shorter yield costs little.
 const LONG_NS: u64 = 500_000;
 
-/// A shorter turn is that of a thread that waits, too.
-const TURN_NS: u64 = 200_000;
+/// A shorter turn is that of a thread that waits, too. A sleep and its wakeup cost some 10 µs, little beside this.
+const TURN_NS: u64 = 100_000;
 
 /// Long yields in a row by whose mean a thread decides. A hypervisor takes the core away for milliseconds now and then.
 const LONG_YIELDS: u32 = 4;
@@ -24,12 +24,22 @@ const LONG_YIELDS: u32 = 4;
 /// Long yields are in a row if the time between two is at most this multiple of the second.
 const GAP: u64 = 4;
 
-/// A thread that sleeps yields again after so many times of what its last dear yield took: at most a sixteenth of its
-/// time is lost to such trials.
-const TRIAL: u64 = 16;
+/// A thread that sleeps yields again after so many times of what its last long yield took: at most a 64th of its time
+/// is lost to such trials.
+const TRIAL: u64 = 64;
 
-/// Long yields after one that proved cheap by its turns that are not looked at: each look reads a file.
-const UNREAD: u32 = 32;
+/// The same while the machine has a core for each runnable thread: the neighbours may have ended.
+const EARLY_TRIAL: u64 = 16;
+
+/// Time between two looks whether the machine has.
+const LOOK_NS: u64 = 4_000_000;
+
+/// Each look at a long yield reads a file. After long yields whose turns were short, so many long yields are not looked
+/// at, unless they take [`LONGER`] times as long.
+const UNREAD: u32 = 1024;
+
+/// See [`UNREAD`].
+const LONGER: u64 = 2;
 
 /// What a thread learns from its timed yields about the threads that share its core.
 #[derive(Clone, Debug, Default)]
@@ -40,10 +50,13 @@ pub(crate) struct Neighbours {
     long_ns: u64,
     /// Turns of the neighbours in them, all together.
     turns_ns: u64,
-    /// Long yields that are not to be looked at.
+    /// Long yields that are not to be looked at, and their length.
     unread: u32,
+    unread_ns: u64,
     /// When a thread that sleeps yields again; 0: it yields now.
     trial_ns: u64,
+    /// When it looks whether to do so earlier.
+    look_ns: u64,
 }
 
 impl Neighbours {
@@ -55,14 +68,22 @@ impl Neighbours {
 
     /// A thread whose neighbours compute begins to wait; returns whether it sleeps. The other case is a trial.
     #[cold]
-    pub(crate) fn begin(&mut self, now_ns: u64) -> bool {
-        if now_ns < self.trial_ns {
+    pub(crate) fn begin(&mut self, now_ns: u64, machine: fn() -> Machine) -> bool {
+        if now_ns < self.trial_ns && !self.is_early_trial(now_ns, machine) {
             return true;
         }
         // The next long yield decides, with the mean of those before as the others.
         self.turns_ns -= self.turns_ns / u64::from(LONG_YIELDS);
         (self.trial_ns, self.long, self.long_ns) = (0, LONG_YIELDS - 1, now_ns);
         false
+    }
+
+    fn is_early_trial(&mut self, now_ns: u64, machine: fn() -> Machine) -> bool {
+        if now_ns < self.look_ns {
+            return false;
+        }
+        self.look_ns = now_ns.saturating_add(LOOK_NS);
+        machine().has_room()
     }
 
     /// A yield that began at `before_ns` has ended. `machine` is asked after long yields.
@@ -75,11 +96,11 @@ impl Neighbours {
 
     #[cold]
     fn lost(&mut self, before_ns: u64, after_ns: u64, machine: fn() -> Machine) {
-        if self.unread > 0 {
+        let took_ns = after_ns - before_ns;
+        if self.unread > 0 && took_ns < self.unread_ns.saturating_mul(LONGER) {
             self.unread -= 1;
             return;
         }
-        let took_ns = after_ns - before_ns;
         if before_ns.saturating_sub(self.long_ns) > took_ns.saturating_mul(GAP) {
             (self.long, self.turns_ns) = (0, 0);
         }
@@ -91,8 +112,10 @@ impl Neighbours {
         }
         if self.turns_ns / u64::from(LONG_YIELDS) >= TURN_NS {
             self.trial_ns = after_ns.saturating_add(took_ns.saturating_mul(TRIAL));
+            self.look_ns = after_ns.saturating_add(took_ns.saturating_mul(EARLY_TRIAL));
         } else {
-            (self.long, self.turns_ns, self.unread) = (0, 0, UNREAD);
+            (self.long, self.turns_ns) = (0, 0);
+            (self.unread, self.unread_ns) = (UNREAD, took_ns);
         }
     }
 }
@@ -113,6 +136,11 @@ impl Machine {
         let cores =
             *CORES.get_or_init(|| read("/sys/devices/system/cpu/online", online).unwrap_or(1));
         Self { cores, runnable: read("/proc/loadavg", runnable).unwrap_or(0) }
+    }
+
+    /// Whether each runnable thread may have a core.
+    fn has_room(self) -> bool {
+        (1..=self.cores).contains(&self.runnable)
     }
 
     /// The mean turn of a thread, by a yield that took so long; 0 if unknown.
@@ -160,7 +188,7 @@ mod tests {
         /// Works for so long, then waits: sleeps or yields for so long. Returns whether it slept.
         fn wait(&mut self, worked_ns: u64, yield_ns: u64, machine: fn() -> Machine) -> bool {
             self.now_ns += worked_ns;
-            if self.neighbours.compute() && self.neighbours.begin(self.now_ns) {
+            if self.neighbours.compute() && self.neighbours.begin(self.now_ns, machine) {
                 self.now_ns += 10_000;
                 return true;
             }
@@ -205,8 +233,18 @@ mod tests {
         thread.waits(1000, 4 * MS, || two_cores(4));
         let end_ns = thread.now_ns;
         while thread.wait(5_000, 500, || two_cores(1)) {}
-        assert!(thread.now_ns - end_ns <= TRIAL * 4 * MS + MS);
+        assert!(thread.now_ns - end_ns <= EARLY_TRIAL * 4 * MS + LOOK_NS + MS);
         assert_eq!(thread.waits(1000, 500, || two_cores(1)), 0);
+    }
+
+    #[test]
+    fn a_thread_yields_again_after_a_while_whatever_the_machine_tells() {
+        let mut thread = Thread::default();
+        thread.waits(1000, 4 * MS, || two_cores(4));
+        let end_ns = thread.now_ns;
+        while thread.wait(5_000, 500, || two_cores(40)) {}
+        let passed_ns = thread.now_ns - end_ns;
+        assert!((EARLY_TRIAL * 4 * MS..=TRIAL * 4 * MS + MS).contains(&passed_ns), "{passed_ns}");
     }
 
     #[test]
@@ -218,8 +256,10 @@ mod tests {
             two_cores(258)
         };
         let mut thread = Thread::default();
-        assert_eq!(thread.waits(3600, 3 * MS, crowd), 0);
-        assert_eq!(LOOKS.load(Ordering::Relaxed), 400);
+        assert_eq!(thread.waits(10 * (UNREAD + LONG_YIELDS), 3 * MS, crowd), 0);
+        assert_eq!(LOOKS.load(Ordering::Relaxed), 10 * LONG_YIELDS);
+        // Threads that compute are noticed at once.
+        assert_eq!(thread.waits(5, 6 * MS, || two_cores(40)), 1);
     }
 
     #[test]
