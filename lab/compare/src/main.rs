@@ -26,7 +26,7 @@ use clap::{Parser, ValueEnum};
 use copyrpc_command::interrupt::stop_at_signal;
 use measure::{cores::Cores, rounds::Rounds};
 
-use self::plan::Plan;
+use self::plan::ComparisonPlan;
 
 /// A program that ends at the first failure: a wrong comparison has no numbers.
 pub type Fallible<T> = Result<T, Box<dyn Error>>;
@@ -84,9 +84,9 @@ impl Choice {
         self.what == what || self.what == What::All
     }
 
-    fn plan(&self, cores: Cores) -> Fallible<Plan> {
+    fn plan(&self, cores: Cores) -> Fallible<ComparisonPlan> {
         let Self { rounds, time, filter, sizes, .. } = self;
-        Ok(Plan {
+        Ok(ComparisonPlan {
             cores,
             rounds: rounds.map_or(Rounds::Known(*time), Rounds::Exactly),
             filter: filter.clone(),
@@ -105,7 +105,7 @@ impl Choice {
         self.compare(&plan).map_err(|error| plan.go_on().err().unwrap_or(error))
     }
 
-    fn compare(&self, plan: &Plan) -> Fallible<()> {
+    fn compare(&self, plan: &ComparisonPlan) -> Fallible<()> {
         // Better known before something is measured for minutes.
         let open = |path: &PathBuf| {
             File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))

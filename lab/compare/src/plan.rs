@@ -10,7 +10,7 @@ use crate::Fallible;
 
 /// The plan of a run.
 #[derive(Clone)]
-pub struct Plan {
+pub struct ComparisonPlan {
     pub cores: Cores,
     /// Of each comparison.
     pub rounds: Rounds,
@@ -22,7 +22,7 @@ pub struct Plan {
     pub stop: Arc<AtomicBool>,
 }
 
-impl Plan {
+impl ComparisonPlan {
     /// Whether a peer takes part.
     pub fn has(&self, name: &str, reference: &str) -> bool {
         name == reference || name.contains(&self.filter)

@@ -17,7 +17,7 @@ use measure::{
     schedule::Sample,
 };
 
-use crate::{Fallible, plan::Plan};
+use crate::{Fallible, plan::ComparisonPlan};
 
 /// All that was measured.
 pub struct Measurements {
@@ -70,7 +70,7 @@ impl Measurements {
     /// on demand. `take` is told the index of a work and a number that gives the order in which peers take their turns.
     pub fn take_rounds(
         &mut self,
-        (plan, begin): (&Plan, Instant),
+        (plan, begin): (&ComparisonPlan, Instant),
         works: &[String],
         first: usize,
         mut take: impl FnMut(usize, usize, &mut Self) -> Fallible<()>,

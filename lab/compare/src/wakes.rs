@@ -14,7 +14,7 @@ use copyrpc_os::{clock, event::EventFd, futex};
 use measure::cores::{self, Cores};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{Fallible, plan::Plan};
+use crate::{Fallible, plan::ComparisonPlan};
 
 const ROUND_TRIPS: u32 = 200;
 const SILENCE: Duration = Duration::from_millis(1);
@@ -135,7 +135,7 @@ fn by_eventfd(cores: Cores) -> Fallible<u64> {
 }
 
 /// Prints medians of medians with their spread.
-pub fn compare(plan: &Plan, rounds: u32) -> Fallible<()> {
+pub fn compare(plan: &ComparisonPlan, rounds: u32) -> Fallible<()> {
     type Run = fn(Cores) -> Fallible<u64>;
     let rows: [(&str, Run); 3] =
         [("futex", by_futex), ("datagram", by_datagram), ("eventfd", by_eventfd)];

@@ -32,7 +32,7 @@ use measure::{
 use serde::{Deserialize, Serialize};
 
 use self::turns::{Spent, present, turns_of};
-use crate::{Fallible, leftovers::RunFolder, plan::Plan, table::Measurements};
+use crate::{Fallible, leftovers::RunFolder, plan::ComparisonPlan, table::Measurements};
 
 /// Command of the other process.
 pub const CHILD: &str = "serve";
@@ -239,7 +239,7 @@ impl Session {
 }
 
 /// Compares all peers whose names the plan names with [`REFERENCE`].
-pub fn compare(plan: &Plan, comparison: &mut Measurements) -> Fallible<()> {
+pub fn compare(plan: &ComparisonPlan, comparison: &mut Measurements) -> Fallible<()> {
     let (begin, first) = (Instant::now(), comparison.len());
     let sizes = plan.sizes_or(&SIZES);
     if let Some(size) = sizes.iter().find(|size| **size > IPC_BYTES_MAX) {

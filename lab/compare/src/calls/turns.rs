@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use measure::cores::Cores;
 
 use super::{CallWork, Peer, REFERENCE, SAMPLE, Session, peers, tools};
-use crate::{Fallible, plan::Plan, table::Measurements};
+use crate::{Fallible, plan::ComparisonPlan, table::Measurements};
 
 /// Calls of a sample, at least and at most.
 const COUNT_MIN: u64 = 8;
@@ -51,7 +51,7 @@ impl Contender {
 }
 
 /// All of the plan that this machine has.
-pub fn present(plan: &Plan, comparison: &mut Measurements) -> Vec<Contender> {
+pub fn present(plan: &ComparisonPlan, comparison: &mut Measurements) -> Vec<Contender> {
     let mut contenders = Contender::all();
     contenders.retain(|contender| {
         let missing = contender.missing().filter(|_| plan.has(contender.name(), REFERENCE));
@@ -89,7 +89,7 @@ impl Turn<'_> {
 /// The turns at `work`, after a trial of those that must know how many calls fill a sample.
 pub fn turns_of<'a>(
     session: &mut Session,
-    (plan, work): (&Plan, CallWork),
+    (plan, work): (&ComparisonPlan, CallWork),
     contenders: &'a [Contender],
     comparison: &mut Measurements,
 ) -> Fallible<Vec<Turn<'a>>> {

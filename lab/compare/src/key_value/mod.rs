@@ -39,7 +39,7 @@ use kv::{
 use measure::{results::Metric, rounds::Rounds, schedule::shuffled};
 
 use self::stored::Stored;
-use crate::{Fallible, plan::Plan, table::Measurements};
+use crate::{Fallible, plan::ComparisonPlan, table::Measurements};
 
 /// Command of a process of a rival's run; the rival's name follows.
 pub const CHILD: &str = "kv-child";
@@ -189,7 +189,7 @@ fn cells(is_smoke: bool, values_bytes: &[usize]) -> Vec<(String, Workload)> {
 }
 
 /// Compares all whose names the plan names with [`REFERENCE`]; no rounds at all are a smoke test.
-pub fn compare(plan: &Plan, comparison: &mut Measurements) -> Fallible<()> {
+pub fn compare(plan: &ComparisonPlan, comparison: &mut Measurements) -> Fallible<()> {
     let (begin, first) = (Instant::now(), comparison.len());
     let mut contenders = Vec::new();
     for contender in CONTENDERS.into_iter().filter(|it| plan.has(it.name, REFERENCE)) {
@@ -209,7 +209,7 @@ pub fn compare(plan: &Plan, comparison: &mut Measurements) -> Fallible<()> {
             comparison.declare((&format!("{name}/{number}"), REFERENCE), metric, names);
         }
     }
-    let plan = Plan { rounds, ..plan.clone() };
+    let plan = ComparisonPlan { rounds, ..plan.clone() };
     comparison.take_rounds((&plan, begin), &works, first, |index, round, comparison| {
         for contender in shuffled(contenders.len(), round).into_iter().map(|at| &contenders[at]) {
             plan.go_on()?;

@@ -15,7 +15,7 @@ use measure::{
     ping_pong, regime::Probes, results::Metric, schedule::shuffled, shared_words::SharedWords,
 };
 
-use crate::{Fallible, plan::Plan, table::Measurements};
+use crate::{Fallible, plan::ComparisonPlan, table::Measurements};
 
 /// What every ratio is to.
 const REFERENCE: &str = "rtrb";
@@ -52,7 +52,7 @@ fn rows<T: Item>() -> Vec<(&'static str, Run)> {
 }
 
 /// Compares all peers whose names the plan names with [`REFERENCE`].
-pub fn compare(plan: &Plan, comparison: &mut Measurements) -> Fallible<()> {
+pub fn compare(plan: &ComparisonPlan, comparison: &mut Measurements) -> Fallible<()> {
     comparison.note(format!("queues of {CAPACITY_ITEMS} slots"));
     if cfg!(not(has_boost)) {
         comparison.note(
