@@ -17,8 +17,10 @@ use daemon::{
 use nics::Selection;
 use os::clock;
 
-use super::{LongCaller, MakeEcho, PATIENCE, Spent, Stepped, config, late, right};
-use crate::{calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error};
+use super::{LongCaller, MakeEcho, Spent, Stepped, config, late, right};
+use crate::{
+    calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error, shared_words::PATIENCE,
+};
 
 const ECHO: u16 = 1;
 

@@ -21,7 +21,9 @@ use memory::sync::{AtomicBool, Ordering};
 use nics::{OpenError, Opener, Selection, Visitor};
 use rpc::BodyStats;
 
-use crate::{calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error};
+use crate::{
+    calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error, shared_words::PATIENCE,
+};
 
 mod daemons;
 mod workers;
@@ -38,8 +40,6 @@ const COPIES_IN_THE_RING: u64 = 3;
 
 /// Calls that are neither counted nor timed: they make regions and pages.
 const WARM_UP: u32 = 8;
-/// Longest wait for a peer and for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The way of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     /// Bodies are READ once in each direction, in pieces of 128 KiB; after some calls nothing is cleared and no page is
-    /// new. The copies are those that docs/performance.md tells.
+    /// new. The copies are those of docs/performance.md.
     #[test]
     fn a_long_call_costs_what_the_documentation_says() {
         let nic = Selection::with_settings("soft", std::collections::BTreeMap::new());

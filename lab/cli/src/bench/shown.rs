@@ -7,7 +7,11 @@ use std::{
 
 use anyhow::Context as _;
 use command::output::{write_file, write_stdout};
-use measure::{results::Results, schedule::Sample};
+use measure::{
+    paired::TOLERANCE,
+    results::{Cell, Results, are_ratios_known},
+    schedule::Sample,
+};
 use memory::sync::{AtomicBool, Ordering};
 
 /// The samples of a run that no signal has stopped. Processes of the terminal get the signal too, so it is the cause of
@@ -24,6 +28,11 @@ where
         Ok(samples) => samples.context("the run was stopped"),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether samples of `cells` are enough: all ratios are known to 5 %.
+pub(crate) fn is_enough(cells: &[Cell]) -> impl Fn(&[Sample]) -> bool {
+    |samples| are_ratios_known(cells, samples, TOLERANCE)
 }
 
 /// Files that results go to, beside standard output.
