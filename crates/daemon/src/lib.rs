@@ -73,7 +73,7 @@ pub use address_space::{AddressSpaceError, AddressSpaceNeed};
 pub use client_port::{
     ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, LeftRequests, Replies,
 };
-pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
+pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl, Unread};
 pub use descriptors::DescriptorShares;
 pub use dispatcher::ReplyHold;
 pub use limits::Limits;

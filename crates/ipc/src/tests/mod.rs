@@ -9,5 +9,6 @@ mod introduced;
 mod introduction_kills;
 mod large;
 mod process;
+mod recorded;
 mod replies;
 mod rig;
