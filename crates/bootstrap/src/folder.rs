@@ -320,16 +320,15 @@ mod tests {
             host: [b'h'; HOST_BYTES_MAX],
         };
         let mut bytes =
-            b"copyrpcF\x02\x01\0\0\x04\x03\0\0\x06\x05\0\0\x08\x07\0\0\x0a\x09\0\0\0\0\0\0job".to_vec();
+            b"copyrpcF\x02\x01\0\0\x04\x03\0\0\x06\x05\0\0\x08\x07\0\0\x0a\x09\0\0\0\0\0\0job"
+                .to_vec();
         bytes.resize(32 + JOB_BYTES_MAX, 0);
         bytes.extend([b'h'; 64]);
         assert_eq!(head.as_bytes(), bytes);
         assert_eq!(version_of(MAGIC), Some(1));
-        assert_eq!([*b"copyrpcG", *b"copyrpcE", *b"copyrpc~", *b"copyrpXF"].map(version_of), [
-            Some(2),
-            None,
-            None,
-            None
-        ]);
+        assert_eq!(
+            [*b"copyrpcG", *b"copyrpcE", *b"copyrpc~", *b"copyrpXF"].map(version_of),
+            [Some(2), None, None, None]
+        );
     }
 }

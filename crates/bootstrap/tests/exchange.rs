@@ -11,7 +11,8 @@ use std::{
 };
 
 use copyrpc_bootstrap::{
-    Bootstrap as _, BootstrapError, Folder, JobId, RankInfo, Secret, Tcp, Timeouts, fork, launcher, secret,
+    Bootstrap as _, BootstrapError, Folder, JobId, RankInfo, Secret, Tcp, Timeouts, fork, launcher,
+    secret,
 };
 
 mod common;

@@ -62,6 +62,7 @@ mod services;
 mod source;
 mod thread_messages;
 mod threads;
+mod unheard;
 
 use core::time::Duration;
 

@@ -14,6 +14,7 @@ use crate::{
     dispatcher::Dispatcher,
     membership::{Detector, DetectorConfig, Gone, PeerEvent},
     metrics::Counter,
+    unheard::Unheard,
 };
 
 /// Datagrams taken per look.
@@ -64,6 +65,8 @@ pub(super) struct Links {
     is_leaving: bool,
     /// When the detector is to be asked next: it looks at each peer to tell that.
     next_ns: Option<u64>,
+    /// Peers that were not heard yet.
+    unheard: Unheard,
     /// Whoever is to know when peers lived.
     lives: Option<Arc<Lives>>,
 }
@@ -81,6 +84,7 @@ impl Links {
             detector: Detector::new(config, epoch, peers.iter().copied(), now_ns),
             address: None,
             uninvited: peers.clone(),
+            unheard: Unheard::new(peers.clone(), now_ns),
             count: peers.len(),
             codec,
             links: (0..count).map(|_| Link::default()).collect(),
@@ -152,6 +156,7 @@ impl Links {
                     if let Some(link) = self.links.get_mut(peer as usize) {
                         link.other_version = None;
                     }
+                    self.unheard.hear(peer);
                     self.detector.handle_heartbeat(peer, message.heartbeat, now_ns);
                     self.apply(worker, dispatcher, replies, now_ns);
                     self.tell_life(peer, self.detector.lived_ns(peer));
@@ -168,6 +173,7 @@ impl Links {
             self.detector.handle_failure(rank, now_ns);
         }
         self.detector.handle_timeout(now_ns);
+        self.unheard.tell(now_ns);
         self.apply(worker, dispatcher, replies, now_ns);
         self.invite(worker, dispatcher);
         self.readdress(worker.nic().address());
@@ -178,8 +184,9 @@ impl Links {
 
     /// Logs that a peer speaks another version, once in a row.
     fn tell_of(&mut self, unread: Unread) {
-        if let Unread::Version { from: peer, theirs } = unread
-            && let Some(link) = self.links.get_mut(peer as usize)
+        let Unread::Version { from: peer, theirs } = unread else { return };
+        self.unheard.hear(peer);
+        if let Some(link) = self.links.get_mut(peer as usize)
             && link.other_version.replace(theirs) != Some(theirs)
         {
             tracing::warn!(peer, reason = %unread, "cannot connect");

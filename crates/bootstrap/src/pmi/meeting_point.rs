@@ -46,7 +46,8 @@ impl MeetingPoint {
 
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(',');
-        let [Some(_), Some(address), Some(secret)] = [words.next(), words.next(), words.next()] else {
+        let [Some(_), Some(address), Some(secret)] = [words.next(), words.next(), words.next()]
+        else {
             return None;
         };
         let is_secret =

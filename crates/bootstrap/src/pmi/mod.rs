@@ -23,8 +23,8 @@ mod pmix;
 use std::time::Duration;
 
 pub use error::PmiError;
-use meeting_point::{VERSION, version_of};
 pub use meeting_point::{MeetingPoint, ReservedPort};
+use meeting_point::{VERSION, version_of};
 use os::clock;
 
 use crate::RankInfo;

@@ -109,15 +109,14 @@ fn fault_e7_clients_providers_and_commands_name_the_version_of_an_older_and_a_ne
     }
 }
 
-/// In order, by a thread that the test waits for: a provider that looks for a daemon of its own version for ever would
-/// fail it.
+/// A provider that looks for a daemon of its own version until its patience ends says that the daemon is gone.
 #[test]
 fn fault_e7_providers_end_and_name_both_versions_when_another_version_replaces_their_daemon() {
     for theirs in OTHERS {
         let mut cluster = Cluster::new(1);
         let socket = cluster.socket(0);
         let retry = Retry { retries_max: u32::MAX, ..Retry::standard() };
-        let offer = Offer::new(ECHO).reconnecting(retry);
+        let offer = Offer::new(ECHO).reconnecting_within(retry, PATIENCE);
         let provider = Provider::offer(&socket, &offer, ClientConfig::default()).unwrap();
         let config = ClientConfig { retry, ..ClientConfig::default() };
         let mut bulk = BulkProvider::offer(&socket, ECHO + 1, config).unwrap();

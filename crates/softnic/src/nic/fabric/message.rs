@@ -150,7 +150,8 @@ mod tests {
             (Message::Welcome, &[6]),
             (Message::NoMemory { len_bytes: 6 }, &[7, 6]),
         ] {
-            let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+            let mut bytes: Vec<u8> =
+                words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
             bytes.resize(96, 0);
             assert_eq!(message.encode()[..], bytes);
         }
