@@ -260,7 +260,7 @@ mod tests {
         Dialer::new(Hello { from: name(1, 1), to: name(2, 2), epoch: 7, nonce })
     }
 
-    /// A port of another build may be on the other side. Whoever changes these bytes changes [`MAGIC`], and the version
+    /// A port of another build may be on the other side. A change of these bytes changes [`MAGIC`], and the version
     /// between daemons (crate `proto`), which names both to an operator.
     #[test]
     fn fault_e7_a_hello_has_the_bytes_that_builds_in_use_have() {

@@ -9,6 +9,5 @@ mod introduced;
 mod introduction_kills;
 mod large;
 mod process;
-mod recorded;
 mod replies;
 mod rig;

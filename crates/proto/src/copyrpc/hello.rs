@@ -217,7 +217,7 @@ mod tests {
         assert!(alloc::format!("{error}").contains(&ours), "{error} names {ours}");
     }
 
-    /// Another build may be on the other side: whoever changes these bytes raises [`VERSION`].
+    /// Another build may be on the other side: a change of these bytes raises [`VERSION`].
     #[test]
     fn fault_e7_a_hello_has_the_bytes_that_builds_in_use_have() {
         assert_eq!(VERSION, 3);
