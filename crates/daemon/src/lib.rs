@@ -62,6 +62,7 @@ mod services;
 mod source;
 mod thread_messages;
 mod threads;
+mod unheard;
 
 use core::time::Duration;
 
@@ -73,7 +74,7 @@ pub use address_space::{AddressSpaceError, AddressSpaceNeed};
 pub use client_port::{
     ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, LeftRequests, Replies,
 };
-pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
+pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl, Unread};
 pub use descriptors::DescriptorShares;
 pub use dispatcher::ReplyHold;
 pub use limits::Limits;

@@ -35,8 +35,21 @@ pub struct KernelDevice {
 struct Port {
     number: String,
     state: String,
+    physical_state: String,
     link_layer: String,
     rate: String,
+}
+
+impl Port {
+    /// Whether it carries no traffic yet: the link is up and waits for a subnet manager, or the link is being made. A
+    /// port that is disabled, as one without a cable, is not on its way.
+    fn is_coming(&self) -> bool {
+        match self.state.as_str() {
+            "INIT" | "ARMED" => true,
+            "DOWN" => !["", "Disabled", "Sleep"].contains(&self.physical_state.as_str()),
+            _ => false,
+        }
+    }
 }
 
 /// Something that was looked for.
@@ -90,6 +103,7 @@ impl KernelDevice {
         let port = Port {
             number: "1".to_owned(),
             state: state.to_owned(),
+            physical_state: String::new(),
             link_layer: link_layer.to_owned(),
             rate,
         };
@@ -102,13 +116,19 @@ impl KernelDevice {
     pub fn is_up(&self) -> bool {
         self.ports.iter().any(|port| port.state == "ACTIVE")
     }
+
+    /// Whether a port of it is about to carry traffic.
+    #[must_use]
+    pub fn is_coming_up(&self) -> bool {
+        self.ports.iter().any(Port::is_coming)
+    }
 }
 
 impl fmt::Display for KernelDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, driver, board, firmware, ports, .. } = self;
         write!(f, "{name} (driver {driver}, board {board}, firmware {firmware})")?;
-        for Port { number, state, link_layer, rate } in ports {
+        for Port { number, state, link_layer, rate, .. } in ports {
             write!(f, "; port {number}: {state}, {link_layer}, {rate}")?;
         }
         Ok(())
@@ -150,10 +170,14 @@ fn device(path: &Path, name: &str) -> KernelDevice {
     let ports = path.join("ports");
     let port = |number: String| {
         let port = ports.join(&number);
-        let state = line(&port.join("state"));
+        // "4: ACTIVE"
+        let word = |name: &str| {
+            let state = line(&port.join(name));
+            state.split_once(": ").map_or(state.clone(), |(_, word)| word.to_owned())
+        };
         Port {
-            // "4: ACTIVE"
-            state: state.split_once(": ").map_or(state.clone(), |(_, word)| word.to_owned()),
+            state: word("state"),
+            physical_state: word("phys_state"),
             link_layer: line(&port.join("link_layer")),
             rate: line(&port.join("rate")),
             number,
@@ -248,6 +272,25 @@ mod tests {
         assert_eq!((devices.len(), devices[1].name()), (2, "rxe0"));
         assert!(devices[0].is_up() && !devices[1].is_up());
         assert_eq!(devices[0].driver(), CONNECTX_DRIVER);
+    }
+
+    #[test]
+    fn a_port_that_is_coming_up_is_told_from_one_that_is_disabled() {
+        let sysfs = Folder::new("coming");
+        for (device, state, physical_state, is_coming) in [
+            ("a", "4: ACTIVE", "5: LinkUp", false),
+            ("b", "2: INIT", "5: LinkUp", true),
+            ("c", "3: ARMED", "5: LinkUp", true),
+            ("d", "1: DOWN", "2: Polling", true),
+            ("e", "1: DOWN", "3: Disabled", false),
+            ("f", "1: DOWN", "1: Sleep", false),
+        ] {
+            sysfs.write(&format!("{device}/ports/1/state"), state);
+            sysfs.write(&format!("{device}/ports/1/phys_state"), physical_state);
+            let (devices, _) = devices_under(&sysfs.0);
+            let last = devices.last().unwrap();
+            assert_eq!((last.name(), last.is_coming_up()), (device, is_coming), "{state}");
+        }
     }
 
     #[test]

@@ -50,6 +50,7 @@ impl Session {
                 ) => {
                     return Err(error);
                 }
+                Err(error) if error.is_of_another_version() => return Err(error),
                 Err(_) => {}
             }
             if self.offer.reconnect_max.is_some_and(|longest| begin.elapsed() >= longest) {
