@@ -9,11 +9,14 @@ use std::{
 
 use crate::provider::{
     cancellation::Cancellation,
+    inbound::Inbound,
     link::{DaemonLink, Told},
     offer::WINDOW,
     outbox::Work,
-    session::Take,
 };
+
+/// Is given a request by its number; says how it is told that nobody waits for it, if it can be.
+pub(super) type Take<'a> = dyn FnMut(Work, &Inbound<'_>) -> Option<Arc<Cancellation>> + 'a;
 
 /// How each of these requests is told that nobody waits for it.
 type Given = HashMap<Work, Arc<Cancellation>, BuildHasherDefault<NumberHasher>>;

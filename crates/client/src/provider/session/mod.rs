@@ -12,7 +12,6 @@ use crate::{
     CallError, ClientConfig,
     message::DETAIL_BYTES_MAX,
     provider::{
-        cancellation::Cancellation,
         daemon_search::DaemonSearch,
         in_place::InPlace,
         inbound::Inbound,
@@ -21,7 +20,7 @@ use crate::{
         outbox::{Answered, Outbox, Work},
         reception::Reception,
         request::ProviderStop,
-        requests::Requests,
+        requests::{Requests, Take},
         verdict::{TOO_LONG, Verdict, too_long},
     },
 };
@@ -33,9 +32,6 @@ struct Made {
     ends: Vec<(Work, Verdict, usize)>,
     bytes: Vec<u8>,
 }
-
-/// Is given a request by its number; says how it is told that nobody waits for it, if it can be.
-pub(super) type Take<'a> = dyn FnMut(Work, &Inbound<'_>) -> Option<Arc<Cancellation>> + 'a;
 
 /// How a turn of a provider that answers where it reads has ended.
 enum Turned {

@@ -13,7 +13,8 @@ use crate::{
         outbox::Work,
         reception::{Reception, Taken},
         request::Request,
-        session::{Session, Take},
+        requests::Take,
+        session::Session,
     },
 };
 
