@@ -176,7 +176,8 @@ impl WrongModel {
                 let value = factor * value.map_or(0.0, |(_, value)| *value);
                 let profile = with_constant(&CONNECT_X7, name, value)?;
                 let state = other_state(&profile, Mutant::None, seed);
-                state.or_else(|| other_number(&profile, seed))
+                let number = state.or_else(|| other_number(&profile, seed));
+                number.or_else(|| other_start(&profile, Mutant::None, seed, false))
             }
             Change::TwoRank(candidates) => {
                 two_rank::run_with(&TWO_RANK, candidates, seed).misses().next().map(text_of)
@@ -207,11 +208,24 @@ fn other_number(profile: &DelegationProfile, seed: u64) -> Option<String> {
 
 /// The first start that was measured and leads to another state.
 fn other_state(profile: &DelegationProfile, mutant: Mutant, seed: u64) -> Option<String> {
-    let measured = phases::DIAGRAM.into_iter().filter(|expected| expected.is_measured);
-    let mut found = measured.map(|expected| phases::find(profile, mutant, expected, seed));
+    other_start(profile, mutant, seed, true)
+}
+
+/// The first start that leads to another state, of those that were measured, or of the others.
+fn other_start(
+    profile: &DelegationProfile,
+    mutant: Mutant,
+    seed: u64,
+    is_measured: bool,
+) -> Option<String> {
+    let starts = phases::DIAGRAM.into_iter().filter(|expected| expected.is_measured == is_measured);
+    let mut found = starts.map(|expected| phases::find(profile, mutant, expected, seed));
     let other = found.find(|found| !found.is_as_expected())?;
-    let phases::Condition { nodes, poll_budget, .. } = other.expected.condition;
+    let phases::Condition { nodes, poll_budget, start } = other.expected.condition;
     let budget = if poll_budget > 0 { " with a poll budget" } else { "" };
+    let start = format!("{start:?}").to_lowercase();
     let (others, of) = (other.mops_per_node.len() - other.agreeing, other.mops_per_node.len());
-    Some(format!("{nodes} nodes{budget}: {others} of {of} bursts end in the other state"))
+    Some(format!(
+        "{nodes} nodes{budget}: {others} of {of} seeds end in the other state after a {start}"
+    ))
 }
