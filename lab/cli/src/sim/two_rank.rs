@@ -13,7 +13,6 @@ use sim::{
 };
 
 use super::{compared, constants::ConstantArgs, progress::Progress};
-use crate::output;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -73,9 +72,9 @@ enum Line<'a> {
 }
 
 /// `copyrpc-lab sim two-rank`.
-pub(super) fn run(args: &TwoRankArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &TwoRankArgs, progress: &Progress) -> anyhow::Result<()> {
     if args.ablation {
-        return ablation(args);
+        return ablation(args, progress);
     }
     let profile = args.constants.apply(&TWO_RANK)?;
     let outcome = two_rank::run_on(&profile, args.seed);
@@ -84,13 +83,13 @@ pub(super) fn run(args: &TwoRankArgs) -> anyhow::Result<()> {
     }
     let mut cells = Vec::new();
     if args.matrix {
-        let progress = Progress::new("combinations");
+        progress.begin("combinations");
         cells = two_rank::matrix(&profile, args.seed, |done, of| progress.at(done, of));
     }
     if args.json {
         let numbers = outcome.rows.iter().map(Line::Number);
         let lines: Vec<_> = numbers.chain(cells.iter().map(Line::Combination)).collect();
-        compared::print_json(&lines)?;
+        progress.print_json(&lines)?;
     } else {
         let mut text = compared::text_of(&outcome.rows) + "\n\n";
         if args.matrix {
@@ -99,21 +98,21 @@ pub(super) fn run(args: &TwoRankArgs) -> anyhow::Result<()> {
         let Outcome { seed, trace, spread, .. } = outcome;
         let spread = 100.0 * spread;
         let end = format!("seed {seed} and two more, {spread:.1} % apart, trace {trace:016x}\n");
-        output::print(&(text + &end))?;
+        progress.print(&(text + &end))?;
     }
     compared::judge(&outcome.rows)
 }
 
-fn ablation(args: &TwoRankArgs) -> anyhow::Result<()> {
+fn ablation(args: &TwoRankArgs, progress: &Progress) -> anyhow::Result<()> {
     let ablated = two_rank::ablation(args.seed);
     if args.json {
-        return compared::print_json(&ablated);
+        return progress.print_json(&ablated);
     }
     let mut table = compared::numbers(&["less", "M/s"]);
     for Ablation { what, mops } in &ablated {
         table.add_row([(*what).to_owned(), format!("{mops:.2}")]);
     }
-    output::print(&format!(
+    progress.print(&format!(
         "{table}\n\ntwo nodes with 32 calls under way each; measured: 9.5 M/s with a daemon,\n\
          20.4 M/s over UCX-AM, which allows 98 ns at most; seed {} and two more\n",
         args.seed
@@ -121,16 +120,16 @@ fn ablation(args: &TwoRankArgs) -> anyhow::Result<()> {
 }
 
 /// `copyrpc-lab sim raw`.
-pub(super) fn run_raw(args: &RawArgs) -> anyhow::Result<()> {
+pub(super) fn run_raw(args: &RawArgs, progress: &Progress) -> anyhow::Result<()> {
     let outcome = raw::run();
     if let Some(path) = &args.page {
         compared::write_page(path, "raw", &outcome.rows)?;
     }
     if args.json {
-        compared::print_json(&outcome.rows)?;
+        progress.print_json(&outcome.rows)?;
     } else {
         let text = compared::text_of(&outcome.rows);
-        output::print(&format!("{text}\n\ntrace {:016x}\n", outcome.trace))?;
+        progress.print(&format!("{text}\n\ntrace {:016x}\n", outcome.trace))?;
     }
     compared::judge(&outcome.rows)
 }
