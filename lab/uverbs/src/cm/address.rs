@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
-use super::id::{PORT_SPACE_IB, PORT_SPACE_TCP, PORT_SPACE_UDP};
-
 /// Bytes of `struct sockaddr_ib`, in which each kind lies.
 pub(super) const BYTES: usize = 48;
 
@@ -11,6 +9,12 @@ const INET: u16 = 2;
 const INET6: u16 = 10;
 /// `AF_IB`
 const IB: u16 = 27;
+
+/// `enum rdma_ucm_port_space`
+pub(super) const PORT_SPACE_IPOIB: u16 = 0x2;
+pub(super) const PORT_SPACE_TCP: u16 = 0x106;
+pub(super) const PORT_SPACE_UDP: u16 = 0x111;
+pub(super) const PORT_SPACE_IB: u16 = 0x13f;
 
 /// `RDMA_IB_IP_PS_MASK` and `RDMA_IB_IP_PORT_MASK`: the parts of a service's number.
 const SPACE_MASK: u64 = !0xffff;

@@ -5,16 +5,10 @@ use std::{os::fd::RawFd, time::Instant};
 use rustix::fd::OwnedFd;
 
 use super::{
-    address::Address,
+    address::{Address, PORT_SPACE_IB, PORT_SPACE_IPOIB, PORT_SPACE_TCP, PORT_SPACE_UDP},
     message::Side,
     private::{MessageKind, PrivateRoom},
 };
-
-/// `enum rdma_ucm_port_space`
-const PORT_SPACE_IPOIB: u16 = 0x2;
-pub(super) const PORT_SPACE_TCP: u16 = 0x106;
-pub(super) const PORT_SPACE_UDP: u16 = 0x111;
-pub(super) const PORT_SPACE_IB: u16 = 0x13f;
 
 /// Those that there are.
 pub(super) const PORT_SPACES: [u16; 4] =
