@@ -38,6 +38,7 @@ mod client_port;
 pub mod config;
 mod control;
 mod descriptors;
+mod device_room;
 mod direct_link;
 mod direct_sessions;
 mod dispatcher;
@@ -76,6 +77,7 @@ pub use client_port::{
 };
 pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl, Unread};
 pub use descriptors::DescriptorShares;
+pub use device_room::{DeviceRoomError, check_device};
 pub use dispatcher::ReplyHold;
 pub use limits::Limits;
 pub use members::OfferError;

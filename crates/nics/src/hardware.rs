@@ -18,6 +18,9 @@ const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "libmlx5.so.1"];
 /// The usual folders of the dynamic linker, after `LD_LIBRARY_PATH`.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
 
+/// Characters of the first half of a GID, as the kernel writes it: `fe80:0000:0000:0000`.
+const PREFIX_TEXT: usize = 19;
+
 /// A device as the kernel shows it; text that could not be read is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelDevice {
@@ -38,6 +41,9 @@ struct Port {
     physical_state: String,
     link_layer: String,
     rate: String,
+    /// The first half of its first GID: on InfiniBand the subnet.
+    #[serde(skip)]
+    prefix: String,
 }
 
 impl Port {
@@ -89,6 +95,14 @@ impl KernelDevice {
         up.or(self.ports.first()).map_or("", |port| &port.link_layer)
     }
 
+    /// Prefix of the subnet of the first port of InfiniBand that carries traffic.
+    #[must_use]
+    pub fn subnet(&self) -> Option<&str> {
+        let is_it = |port: &&Port| port.state == "ACTIVE" && port.link_layer == "InfiniBand";
+        let prefix = self.ports.iter().find(is_it).map(|port| &*port.prefix);
+        prefix.filter(|prefix| !prefix.is_empty())
+    }
+
     /// Ports that carry no traffic: number, state, link layer.
     pub fn ports_down(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         let down = self.ports.iter().filter(|port| port.state != "ACTIVE");
@@ -100,15 +114,25 @@ impl KernelDevice {
     #[must_use]
     pub fn for_tests(name: &str, state: &str, link_layer: &str) -> Self {
         let [driver, board, firmware, rate] = ["mlx5_core", "", "", ""].map(str::to_owned);
+        let prefix = "fe80:0000:0000:0000".to_owned();
         let port = Port {
             number: "1".to_owned(),
             state: state.to_owned(),
             physical_state: String::new(),
             link_layer: link_layer.to_owned(),
             rate,
+            prefix,
         };
         let numa_node = "0".to_owned();
         Self { name: name.to_owned(), driver, board, firmware, numa_node, ports: vec![port] }
+    }
+
+    /// The same in another subnet, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_subnet(mut self, prefix: &str) -> Self {
+        self.ports.iter_mut().for_each(|port| prefix.clone_into(&mut port.prefix));
+        self
     }
 
     /// Whether a port of it carries traffic.
@@ -180,6 +204,7 @@ fn device(path: &Path, name: &str) -> KernelDevice {
             physical_state: word("phys_state"),
             link_layer: line(&port.join("link_layer")),
             rate: line(&port.join("rate")),
+            prefix: line(&port.join("gids/0")).chars().take(PREFIX_TEXT).collect(),
             number,
         }
     };
@@ -259,6 +284,7 @@ mod tests {
         sysfs.write("mlx5_0/ports/1/state", "4: ACTIVE\n");
         sysfs.write("mlx5_0/ports/1/link_layer", "InfiniBand\n");
         sysfs.write("mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n");
+        sysfs.write("mlx5_0/ports/1/gids/0", "fec0:0000:0000:0001:0200:00ff:fe00:0007\n");
         fs::create_dir_all(sysfs.0.join("mlx5_0/device")).unwrap();
         symlink("../../drivers/mlx5_core", sysfs.0.join("mlx5_0/device/driver")).unwrap();
         sysfs.write("rxe0/hca_type", "");
@@ -272,6 +298,8 @@ mod tests {
         assert_eq!((devices.len(), devices[1].name()), (2, "rxe0"));
         assert!(devices[0].is_up() && !devices[1].is_up());
         assert_eq!(devices[0].driver(), CONNECTX_DRIVER);
+        assert_eq!(devices[0].subnet(), Some("fec0:0000:0000:0001"));
+        assert_eq!(devices[1].subnet(), None);
     }
 
     #[test]
