@@ -62,9 +62,9 @@ mod tests {
 
     #[test]
     fn a_port_that_is_coming_up_is_waited_for_and_a_disabled_one_is_not() {
-        let device = |state| KernelDevice::for_tests("mlx5_0", state, "InfiniBand");
+        let device = |state: &&str| KernelDevice::for_tests("mlx5_0", state, "InfiniBand");
         let of = |states: &[&str], opens| {
-            let devices: Vec<_> = states.iter().map(|state| device(state)).collect();
+            let devices: Vec<_> = states.iter().map(device).collect();
             rdma_of(&devices, || opens)
         };
         assert_eq!(of(&[], true), None);
