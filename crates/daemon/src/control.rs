@@ -339,7 +339,7 @@ mod tests {
         for word in [0x0101u64, 0x0202, 0x0303, 0x0404, 0x0505, 1] {
             bytes.extend(word.to_le_bytes());
         }
-        bytes.extend([7; 100]);
+        bytes.extend([7; 104]);
         bytes.extend(PROOF);
         assert_eq!(codec.write(1, heartbeat, Some(&invitation))[..], bytes);
         let reader = Codec { rank: 1, ..codec };

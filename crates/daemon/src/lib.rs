@@ -228,6 +228,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         watch.begin();
         dispatcher.now_ns = now_ns;
         dispatcher.tally.add(Counter::Loops, 1);
+        dispatcher.depart_providers(port, worker);
         let taken = dispatcher.take(port, worker, scratch);
         if dispatcher.introductions.has_requests() {
             dispatcher.introduce(port);

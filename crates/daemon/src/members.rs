@@ -244,6 +244,11 @@ impl<P: ClientPort> Members<P> {
         self.members.iter().any(|member| !member.polls.is_empty())
     }
 
+    /// Whether this holds for all processes.
+    pub(super) fn are_all(&self, holds: impl Fn(P::Client) -> bool) -> bool {
+        self.members.iter().all(|member| holds(member.client))
+    }
+
     /// Forgets processes that are gone; `false` if none is left.
     pub(super) fn retain<G>(
         &mut self,

@@ -415,6 +415,15 @@ impl<P: ClientPort> Services<P> {
         self.provider(service).is_some_and(|provider| enqueue(&mut provider.queue, held, request))
     }
 
+    /// Whether a process that offers a service is gone.
+    #[cold]
+    pub(super) fn has_lost_provider(&self, is_there: impl Fn(P::Client) -> bool) -> bool {
+        self.table.iter().any(|entry| match &entry.service {
+            Service::Provided(provider) => !provider.members.are_all(&is_there),
+            Service::Embedded(_) => false,
+        })
+    }
+
     /// Withdraws the services whose clients are all gone; returns the requests that waited for them.
     pub(super) fn withdraw(
         &mut self,

@@ -3,6 +3,7 @@
 The program is a client in C that connects to the socket that is its argument.
 """
 
+import asyncio
 import os
 import socket
 import struct
@@ -47,6 +48,10 @@ def refused(make, theirs: int) -> None:
         raise AssertionError("it connected")
 
 
+async def refused_async(path: str, theirs: int) -> None:
+    refused(lambda: copyrpc.AsyncClient(path, timeout=PATIENCE), theirs)
+
+
 def meets(folder: str, program: "list[str]", theirs: int) -> None:
     path = os.path.join(folder, f"version-{theirs}.sock")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -56,7 +61,7 @@ def meets(folder: str, program: "list[str]", theirs: int) -> None:
     thread.start()
     try:
         refused(lambda: copyrpc.Client(path, timeout=PATIENCE), theirs)
-        refused(lambda: copyrpc.AsyncClient(path, timeout=PATIENCE), theirs)
+        asyncio.run(refused_async(path, theirs))
         refused(lambda: copyrpc.Provider(7, path), theirs)
         refused(lambda: copyrpc.bulk.BulkClient(path, timeout=PATIENCE), theirs)
         refused(lambda: copyrpc.bulk.BulkProvider(7, path), theirs)

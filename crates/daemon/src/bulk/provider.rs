@@ -167,6 +167,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             return Status::InvalidArgument;
         }
         let service = u16::from_le_bytes(*service);
+        if self.offers.get(&service).is_some_and(|offer| !turn.port.is_there(offer.client)) {
+            self.providers_gone(turn);
+        }
         let (admission, tag) = (&mut turn.dispatcher.admission, P::tag(client));
         if let Err(error) = admission.admit_offer(service, tag, &request.caller) {
             return error.status();

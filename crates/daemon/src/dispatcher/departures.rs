@@ -29,6 +29,8 @@ const DEPARTURES_NS: u64 = 20_000_000;
 pub(super) struct Departures {
     /// [`ClientPort::departures`] at the last look.
     seen: u64,
+    /// The same when providers among those who left were last looked for.
+    seen_of_providers: u64,
     /// The earliest time of the next look.
     look_ns: u64,
     /// A thread, and what it is still to be told.
@@ -41,8 +43,14 @@ impl Departures {
         self.seen != departures && now_ns >= self.look_ns
     }
 
+    /// Whether clients have left since providers among those were last looked for; they are, now.
+    #[inline]
+    fn begin_look_for_providers(&mut self, departures: u64) -> bool {
+        std::mem::replace(&mut self.seen_of_providers, departures) != departures
+    }
+
     fn looked(&mut self, departures: u64, now_ns: u64) {
-        self.seen = departures;
+        (self.seen, self.seen_of_providers) = (departures, departures);
         self.look_ns = now_ns + DEPARTURES_NS;
     }
 
@@ -66,6 +74,16 @@ impl Departures {
 }
 
 impl<P: ClientPort> Dispatcher<P> {
+    /// Withdraws at once the services of providers that have left: whoever offers one of these next is not refused.
+    #[inline]
+    pub(crate) fn depart_providers<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {
+        if self.departures.begin_look_for_providers(port.departures())
+            && self.services.has_lost_provider(|client| port.is_there(client))
+        {
+            self.depart(port, worker);
+        }
+    }
+
     /// Withdraws the services of clients that are gone, and ends what they called and were to answer.
     #[cold]
     pub(super) fn depart<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {

@@ -635,6 +635,8 @@ impl Rig {
                 assert_eq!(self.cluster.total(rank, counter), 0, "{counter:?} of rank {rank}");
             }
         }
+        // A refusal that no part has met yet is not for the next request.
+        self.cluster.node(1).next_part(PROVIDER, NextPart::Put);
         self.provider += 2;
         self.register();
         self.expect_clean();

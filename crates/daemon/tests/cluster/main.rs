@@ -264,6 +264,22 @@ fn a_client_process_provides_a_service_to_both_nodes() {
     }
 }
 
+/// However many clients leave: looks for what they left behind are rare, for a service of theirs are not.
+#[test]
+fn a_service_whose_provider_has_left_is_free_at_once() {
+    for mut cluster in Cluster::each("offered-again", 2) {
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        // All belong to one thread: another one learns of the end by its own look.
+        for client in (50..70).step_by(2) {
+            cluster.node(1).depart(100 + client);
+            cluster.turn();
+            cluster.node(1).depart(client);
+            assert_eq!(register(&mut cluster, client + 2), Status::Ok, "{client}");
+        }
+    }
+}
+
 /// Also those that a daemon says itself when a connection has ended.
 #[test]
 fn what_a_provider_answers_is_what_its_caller_is_told() {
