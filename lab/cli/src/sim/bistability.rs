@@ -8,7 +8,7 @@ use sim::{
     machine::{CONNECT_X7, DelegationProfile},
     scenarios::{
         bistability::{self, Outcome},
-        phases::{self, Found, SteadyState, Swept},
+        phases::{self, Found, LIFETIME_WATCH, Lifetime, SteadyState, Swept},
         tried::{self, ApproachGain},
     },
 };
@@ -76,21 +76,31 @@ pub(super) fn run(args: &BistabilityArgs) -> anyhow::Result<()> {
 fn text_of(outcome: &Outcome) -> String {
     let Outcome { seed, events, trace, .. } = outcome;
     let rows = compared::text_of(&outcome.rows);
-    format!("{rows}\n\nseeds from {seed}, {events} turns, trace {trace:016x}\n")
+    let count = bistability::INDEPENDENT;
+    format!(
+        "{rows}\nthe predicted numbers are {count} independent quantities\n\n\
+         seeds from {seed}, {events} turns, trace {trace:016x}\n"
+    )
 }
 
 fn states(profile: &DelegationProfile, seed: u64) -> anyhow::Result<()> {
     let progress = Progress::new("starts");
     let found = phases::diagram(profile, Mutant::None, seed, |done, of| progress.at(done, of));
     drop(progress);
+    let progress = Progress::new("lifetimes");
+    let lifetimes = phases::lifetimes(profile, seed, |done, of| progress.at(done, of));
+    drop(progress);
     let sweeps = [phases::nodes_down_and_up(), phases::depth_down_and_up()];
     let sweeps = sweeps.map(|stages| sweep_of(&phases::sweep(profile, &stages, seed)));
     let threshold = phases::threshold(profile);
     let upper_to = threshold.upper_to.map_or("any number of".to_owned(), |nodes| nodes.to_string());
     output::print(&format!(
-        "states with 32 calls per client\n\n{}\n\none world, nodes and calls changed on the way\n\n{}\n\n{}\n\n\
+        "states with 32 calls per client\n\n{}\n\nhow long the upper state lasts after a burst, seeds from {seed}, steps of {} ms\n\n{}\n\n\
+         one world, nodes and calls changed on the way\n\n{}\n\n{}\n\n\
          by the formula the lower state exists from {} nodes on, and the upper one up to\n{upper_to} nodes\n",
         diagram_of(&found),
+        LIFETIME_WATCH.look_us / 1000.0,
+        lifetimes_of(&lifetimes),
         sweeps[0],
         sweeps[1],
         threshold.lower_from,
@@ -142,6 +152,26 @@ fn diagram_of(found: &[Found]) -> String {
             format!("{agreeing}/{}", mops_per_node.len()),
             format!("{least:.2}-{most:.2}"),
             if expected.is_measured { "measured".into() } else { String::new() },
+        ]);
+    }
+    table.to_string()
+}
+
+fn lifetimes_of(all: &[Lifetime]) -> String {
+    let mut table =
+        compared::numbers(&["nodes", "seeds that fell", "first, ms", "median, ms", "last, ms"]);
+    for Lifetime { nodes, ended_us, seeds } in all {
+        // Seeds that have not fallen last longer than any that has.
+        let of = |index: usize| match ended_us.get(index) {
+            Some(us) => format!("{:.2}", us / 1000.0),
+            None => format!("> {:.0}", LIFETIME_WATCH.end_us / 1000.0),
+        };
+        table.add_row([
+            nodes.to_string(),
+            format!("{}/{seeds}", ended_us.len()),
+            of(0),
+            of(seeds / 2),
+            of(seeds.saturating_sub(1)),
         ]);
     }
     table.to_string()

@@ -138,7 +138,8 @@ impl WrongModel {
                 other_state(&profile, Mutant::None, seed)
             }
             Change::TwoRank(candidates) => {
-                two_rank::run_with(&TWO_RANK, candidates, seed).misses().next().map(text_of)
+                let outcome = two_rank::run_with(&TWO_RANK, candidates, seed);
+                outcome.misses().find(|row| row.standing.is_claimed()).map(text_of)
             }
             Change::Nic(change) => {
                 let mut profile = CONNECT_IB;
