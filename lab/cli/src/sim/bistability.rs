@@ -9,7 +9,7 @@ use sim::{
     scenarios::{
         bistability::{self, Outcome},
         phases::{self, Found, LIFETIME_WATCH, Lifetime, SteadyState, Swept},
-        tried::{self, ApproachGain},
+        tried::{self, ApproachGain, Told},
     },
 };
 
@@ -115,15 +115,20 @@ fn tried(profile: &DelegationProfile, seed: u64) -> anyhow::Result<()> {
     let progress = Progress::new("approaches");
     let all = tried::run(profile, seed, |done, of| progress.at(done, of));
     drop(progress);
-    let mut table = compared::numbers(&["approach", "nodes", "calls", "reference", "simulated"]);
+    let mut table =
+        compared::numbers(&["approach", "nodes", "calls", "reference", "simulated", ""]);
     let change = |[before, after]: [f64; 2]| format!("{before:.2} → {after:.2}");
-    for ApproachGain { name, nodes, depth, reference, mops } in all {
+    for gain in all {
+        let is_missed = gain.is_missed();
+        let ApproachGain { name, nodes, depth, reference, told, mops } = gain;
+        let in_words = told.map_or("", |Told::Stalls| "stalls").to_owned();
         table.add_row([
             name.to_owned(),
             nodes.to_string(),
             depth.to_string(),
-            reference.map_or_else(String::new, change),
+            reference.map_or(in_words, change),
             change(mops),
+            if is_missed { "missed".to_owned() } else { String::new() },
         ]);
     }
     output::print(&format!(
