@@ -80,16 +80,19 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
     let header = output::header("clients", nic.name(), cores, "nothing".to_owned());
     let mut progress = StepProgress::new("samples", cells.len() * (runs + 1));
     let stop = stop_at_signal()?;
-    let samples = schedule::interleave(&mut clients, runs, |cell| {
+    let mut samples = Vec::new();
+    let ended = schedule::interleave_into(&mut clients, runs, &mut samples, |cell| {
         progress.step(cells[cell].name.clone());
         !stop.load(Ordering::Relaxed)
     });
     drop(progress);
-    let samples = shown::unless_interrupted(&stop, samples)?;
+    let of = cells.len() * runs;
+    let interruption = shown::interruption(&stop, ended, samples.len(), of)?;
     let mut results = Results::new(header, &cells, &samples, &[]);
     results.notes.extend(clients.absent.iter().cloned());
     results.notes.extend(NOTES.map(str::to_owned));
-    shown::write(&results, args.by_pace, shown::Files { json: args.json.as_deref(), html: None })
+    let files = shown::Files { json: args.json.as_deref(), html: None };
+    shown::write_until(results, interruption, args.by_pace, files)
 }
 
 /// A client.
