@@ -134,7 +134,7 @@ const ABLATION: &str = "\
 The model does not explain why a daemon had 9.5 M/s and UCX-AM 20.4. With 599 ns
 per work request it has less than half of the daemon's rate, so that time does
 not hold for that daemon: 9.5 would need 300 to 400 ns. The 98 ns were chosen by
-the 20.4 M/s, so that row predicts nothing; any time up to 300 ns makes 17 to 18.
+the 20.4 M/s, so that row predicts nothing; any up to 300 ns makes 17 to 18.
 Of the causes that the measurement names none makes the model quicker.";
 
 /// `copyrpc-lab sim raw`.

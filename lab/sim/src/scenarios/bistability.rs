@@ -274,11 +274,11 @@ fn eight_nodes(table: &mut Table<'_>) {
 }
 
 fn sixteen_nodes(table: &mut Table<'_>) {
-    use Standing::{Fitted, Missed};
+    use Standing::{Fitted, Missed, Shown};
     let sixteen = table.deep(&deep(16, 0, 6000.0), SteadyState::Upper);
     sixteen.throughput(table, 110.04, Fitted);
     sixteen.turns(table, [28.0, 2.3], [Missed(11.9), Missed(0.92)]);
-    sixteen.under_way(table, 833.0, Missed(0.63));
+    sixteen.under_way(table, 833.0, Shown);
     let shares =
         [(93.1, Missed(1.0)), (0.76, Missed(1.0)), (0.67, Missed(19.9)), (3.68, Missed(26.2))];
     sixteen.shares(table, shares);
