@@ -35,7 +35,11 @@ fn claimed_numbers_are_within_their_tolerance() {
         assert!(rms(&outcome.rows) <= Model::Bistability.rms_max(), "{}", rms(&outcome.rows));
         let count = |name| outcome.rows.iter().filter(|row| row.standing.name() == name).count();
         let classes = ["fitted", "predicted", "missed", "shown"];
-        assert_eq!(classes.map(count), [11, 27, 21, 1], "calls under way at 16 nodes depend on the seed");
+        assert_eq!(
+            classes.map(count),
+            [11, 27, 21, 1],
+            "calls under way at 16 nodes depend on the seed"
+        );
     }
 }
 
