@@ -131,6 +131,18 @@ pub enum BootstrapError {
         /// Error of the kernel.
         source: io::Error,
     },
+    /// A living rank meets by other files.
+    #[error(
+        "rank {rank} meets in this folder by version {theirs} of its files, this rank by version {ours}; update the older"
+    )]
+    Version {
+        /// The other rank.
+        rank: u32,
+        /// Its version.
+        theirs: u8,
+        /// That of this rank.
+        ours: u8,
+    },
     /// The blob is too long.
     #[error("a blob of {len_bytes} B exceeds {BLOB_BYTES_MAX} B")]
     TooLong {

@@ -8,6 +8,9 @@
 //! A file appears by `link(2)`, whole and once: also on NFS it fails if another is there. The proof
 //! is checksum and authentication in one, so a half-written file of a careless file system, one of
 //! another job and a forged one are all the same: not there yet.
+//!
+//! In all versions a file begins with a magic whose last letter is the version, and ends with a proof of all before: one
+//! that a living rank of another version holds is named.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -37,7 +40,15 @@ use crate::{
 };
 use client::JOB_BYTES_MAX;
 
+/// The last letter is the version: `F` is 1, `G` will be 2.
 const MAGIC: [u8; 8] = *b"copyrpcF";
+
+/// The version that a magic names.
+fn version_of(magic: [u8; 8]) -> Option<u8> {
+    let (name, letter) = magic.split_at(MAGIC.len() - 1);
+    let version = letter[0].checked_sub(b'F')?.checked_add(1)?;
+    (name == &MAGIC[..MAGIC.len() - 1] && letter[0].is_ascii_uppercase()).then_some(version)
+}
 
 /// Longest name of a host that is kept.
 const HOST_BYTES_MAX: usize = 64;
@@ -159,7 +170,9 @@ impl Folder {
 
     /// Whoever wrote the file in this rank's place must be dead, or must not have meant this job.
     fn check_holder(&self, path: &Path) -> Result<(), BootstrapError> {
-        let Some((head, _)) = self.read(path, self.rank_info.rank()) else { return Ok(()) };
+        let Some((head, _)) = self.read(path, self.rank_info.rank()) else {
+            return self.check_version(self.rank_info.rank());
+        };
         let host = host_of(&head);
         let id = ProcessId { pid: head.pid.get(), start_ticks: head.start_ticks.get() };
         // The process table knows the processes of one PID namespace, the lock those of all.
@@ -174,20 +187,40 @@ impl Folder {
         })
     }
 
-    /// The file of a rank, if it is there, whole and of this job.
-    fn read(&self, path: &Path, rank: u32) -> Option<(Head, Vec<u8>)> {
+    /// What a file says before its proof, if it is there, whole and signed with the secret.
+    fn signed(&self, path: &Path) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let file = plain_file::open(path).ok()?;
         file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).ok()?;
-        let (signed, proof) = bytes.split_at_checked(bytes.len().checked_sub(PROOF_BYTES)?)?;
-        let (head, blob) = Head::read_from_prefix(signed).ok()?;
-        let is_ours = self.secret.verify(ProofPurpose::File, &[signed], proof.try_into().ok()?)
-            && head.magic == MAGIC
+        let (signed, proof) = bytes.split_last_chunk::<PROOF_BYTES>()?;
+        let is_signed = self.secret.verify(ProofPurpose::File, &[signed], proof);
+        is_signed.then(|| signed.to_vec())
+    }
+
+    /// The file of a rank, if it is there, whole and of this job.
+    fn read(&self, path: &Path, rank: u32) -> Option<(Head, Vec<u8>)> {
+        let signed = self.signed(path)?;
+        let (head, blob) = Head::read_from_prefix(&signed).ok()?;
+        let is_ours = head.magic == MAGIC
             && head.job == self.job.padded()
             && head.rank.get() == rank
             && head.size.get() == self.rank_info.size()
             && head.blob_bytes.get() as usize == blob.len();
         is_ours.then(|| (head, blob.to_vec()))
+    }
+
+    /// Names a living rank that meets by another version. What a dead one left, its next life replaces.
+    fn check_version(&self, rank: u32) -> Result<(), BootstrapError> {
+        let path = self.path(rank);
+        let Some(signed) = self.signed(&path) else { return Ok(()) };
+        let theirs = signed.first_chunk().copied().and_then(version_of);
+        match theirs.filter(|theirs| Some(*theirs) != version_of(MAGIC)) {
+            Some(theirs) if matches!(lock::state_of(&path), Ok(LockState::Held { .. })) => {
+                let ours = version_of(MAGIC).unwrap_or_default();
+                Err(BootstrapError::Version { rank, theirs, ours })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn collect(&self, is_to_stop: &dyn Fn() -> bool) -> Result<Vec<Vec<u8>>, BootstrapError> {
@@ -204,6 +237,7 @@ impl Folder {
             if missing.is_empty() {
                 return Ok(blobs.into_iter().flatten().collect());
             }
+            missing.iter().try_for_each(|rank| self.check_version(*rank))?;
             if is_to_stop() {
                 return Err(BootstrapError::Stopped);
             }
@@ -265,4 +299,36 @@ fn host_name() -> String {
 fn host_of(head: &Head) -> String {
     let end = head.host.iter().position(|byte| *byte == 0).unwrap_or(HOST_BYTES_MAX);
     String::from_utf8_lossy(&head.host[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another build may be on the other side: whoever changes these bytes raises the version in [`MAGIC`].
+    #[test]
+    fn fault_e7_the_head_of_a_file_has_the_bytes_that_builds_in_use_have() {
+        let job = JobId::new("job").unwrap();
+        let head = Head {
+            magic: MAGIC,
+            rank: 0x0102.into(),
+            size: 0x0304.into(),
+            pid: 0x0506.into(),
+            blob_bytes: 0x0708.into(),
+            start_ticks: 0x090a.into(),
+            job: job.padded(),
+            host: [b'h'; HOST_BYTES_MAX],
+        };
+        let mut bytes =
+            b"copyrpcF\x02\x01\0\0\x04\x03\0\0\x06\x05\0\0\x08\x07\0\0\x0a\x09\0\0\0\0\0\0job"
+                .to_vec();
+        bytes.resize(32 + JOB_BYTES_MAX, 0);
+        bytes.extend([b'h'; 64]);
+        assert_eq!(head.as_bytes(), bytes);
+        assert_eq!(version_of(MAGIC), Some(1));
+        assert_eq!(
+            [*b"copyrpcG", *b"copyrpcE", *b"copyrpc~", *b"copyrpXF"].map(version_of),
+            [Some(2), None, None, None]
+        );
+    }
 }

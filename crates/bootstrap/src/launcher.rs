@@ -46,6 +46,14 @@ pub enum LauncherError {
         /// The variables that are not set.
         absent: String,
     },
+    /// One of this program's own settings of rank and size.
+    #[error("{present} is set, and {absent} is not; set both, or neither")]
+    HalfSet {
+        /// The setting that is there.
+        present: &'static str,
+        /// The one that is absent.
+        absent: &'static str,
+    },
     /// No number.
     #[error("{variable}={text} is no number")]
     NotANumber {
@@ -77,6 +85,11 @@ struct Launcher {
     hosts: &'static [&'static str],
 }
 
+/// Rank and size that no launcher told: what a person may have written as flags, or as variables.
+pub(crate) const SETTINGS: &str = "--rank and --size (COPYRPC_RANK, COPYRPC_SIZE)";
+const RANK: &str = "--rank (COPYRPC_RANK)";
+const SIZE: &str = "--size (COPYRPC_SIZE)";
+
 /// One of which nothing but the ranks is known.
 const PLAIN: Launcher = Launcher {
     name: "",
@@ -89,7 +102,7 @@ const PLAIN: Launcher = Launcher {
 };
 
 const LAUNCHERS: [Launcher; 8] = [
-    Launcher { name: "COPYRPC_*", rank: &["COPYRPC_RANK"], size: &["COPYRPC_SIZE"], ..PLAIN },
+    Launcher { name: SETTINGS, rank: &["COPYRPC_RANK"], size: &["COPYRPC_SIZE"], ..PLAIN },
     Launcher {
         name: "Open MPI",
         rank: &["OMPI_COMM_WORLD_RANK"],
@@ -171,6 +184,12 @@ pub fn detect(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Launched
             // A size alone is usual: `sbatch` sets SLURM_NTASKS for its script.
             (None, None) => continue,
             (None, Some(_)) if launcher.name == "Slurm" => continue,
+            (None, Some(_)) if launcher.name == SETTINGS => {
+                return Err(LauncherError::HalfSet { present: SIZE, absent: RANK });
+            }
+            (Some(_), None) if launcher.name == SETTINGS => {
+                return Err(LauncherError::HalfSet { present: RANK, absent: SIZE });
+            }
             (None, Some((present, _))) => return Err(half(present, launcher.rank)),
             (Some((present, _)), None) => return Err(half(present, launcher.size)),
             (Some((_, rank)), Some((_, size))) => RankInfo::new(rank, size)
@@ -282,7 +301,7 @@ mod tests {
         variables.extend([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")]);
         assert_eq!(place_in(&variables), ("Open MPI", 1, 2));
         variables.extend([("COPYRPC_RANK", "0"), ("COPYRPC_SIZE", "1")]);
-        assert_eq!(place_in(&variables), ("COPYRPC_*", 0, 1));
+        assert_eq!(place_in(&variables), (SETTINGS, 0, 1));
     }
 
     #[test]
@@ -293,5 +312,9 @@ mod tests {
         assert_eq!(error, "PMI_RANK=x is no number");
         let error = detect_in(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]).unwrap_err().to_string();
         assert!(error.starts_with("PMI: rank 2 of 2 does not exist"), "{error}");
+        let error = detect_in(&[("COPYRPC_RANK", "3")]).unwrap_err().to_string();
+        let told =
+            "--rank (COPYRPC_RANK) is set, and --size (COPYRPC_SIZE) is not; set both, or neither";
+        assert_eq!(error, told);
     }
 }

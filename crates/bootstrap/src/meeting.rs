@@ -19,11 +19,20 @@ use std::{
 use client::allocation::file_name;
 use os::{private_dir::PrivateDirError, private_file, process::Process};
 
-use crate::{Secret, SecretError, launcher::Launched};
+use crate::{
+    Secret, SecretError,
+    launcher::{Launched, SETTINGS},
+};
 
 /// Why a launch has no place to meet.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetingError {
+    /// Rank and size were set by hand, and no place.
+    #[error(
+        "{SETTINGS} say that there are other ranks, and nothing says where they meet; set --rendezvous \
+         (COPYRPC_RENDEZVOUS) to HOST:PORT of rank 0 or a folder that all share, and --secret-file (COPYRPC_SECRET_FILE)"
+    )]
+    NoRendezvous,
     /// Nothing tells the launch from others, or no folder is shared.
     #[error(
         "{launcher} starts ranks on several hosts, and {missing}; set COPYRPC_RENDEZVOUS to HOST:PORT of rank 0 \
@@ -69,12 +78,15 @@ impl Meeting {
     ///
     /// # Errors
     ///
-    /// [`MeetingError::NoPlace`].
+    /// [`MeetingError::NoPlace`], [`MeetingError::NoRendezvous`].
     pub fn of(
         launched: &Launched,
         runtime_folder: &Path,
         home: Option<&Path>,
     ) -> Result<Self, MeetingError> {
+        if launched.launcher == SETTINGS {
+            return Err(MeetingError::NoRendezvous);
+        }
         let no_place = |missing| MeetingError::NoPlace { launcher: launched.launcher, missing };
         let name = launched.launch.as_deref().map(file_name);
         let folder = if launched.is_one_host {

@@ -12,6 +12,7 @@ use std::{
 
 use copyrpc_bootstrap::{
     Bootstrap as _, BootstrapError, Folder, JobId, RankInfo, Secret, Tcp, Timeouts, fork, launcher,
+    secret,
 };
 
 mod common;
@@ -303,6 +304,32 @@ fn fault_e5_half_written_stale_and_forged_files_are_not_there() {
     let mut again = folder(&temp, 1, 2, SOON);
     assert!(matches!(again.exchange(b"again"), Err(BootstrapError::Missing { .. })));
     assert_ne!(fs::read(&path).unwrap(), forged);
+}
+
+/// A living rank of another version is named at once, also by who wants its place; what a dead one left is nothing.
+#[test]
+fn fault_e7_ranks_that_meet_by_other_files_are_refused_and_both_versions_named() {
+    let temp = TempFolder::new("folder-version");
+    let path = temp.path().join("test.1");
+    let mut other = folder(&temp, 1, 2, SOON);
+    assert!(other.exchange(b"blob").is_err());
+    let mut contents = fs::read(&path).unwrap();
+    contents[7] += 1;
+    let signed = contents.len() - secret::PROOF_BYTES;
+    let longer = [&contents[..signed], b"and more"].concat();
+    let proof = secret().sign(secret::ProofPurpose::File, &[&longer]);
+    let contents = [&longer[..], &proof].concat();
+    fs::write(&path, &contents).unwrap();
+    for rank in [0, 1] {
+        let error = folder(&temp, rank, 2, TIMEOUT).exchange(b"zero").unwrap_err().to_string();
+        let told = "rank 1 meets in this folder by version 2 of its files, this rank by version 1";
+        assert!(error.starts_with(told), "{error}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), contents, "the other's file stays");
+    drop(other);
+    fs::write(&path, &contents).unwrap();
+    let error = folder(&temp, 0, 2, SOON).exchange(b"zero").unwrap_err();
+    assert!(matches!(error, BootstrapError::Missing { .. }), "{error}");
 }
 
 #[test]

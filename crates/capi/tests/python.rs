@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Node, python, root, run};
+use common::{Node, compile, python, root, run, tool};
 
 fn passes(program: &str) {
     let Some(mut python) = python() else { return };
@@ -47,6 +47,17 @@ fn a_daemon_that_is_gone_costs_nothing_and_its_successor_is_found() {
     let Some(mut python) = python() else { return };
     let mut node = Node::new("gone");
     node.converse(python.arg(root().join("tests/python/gone.py")));
+}
+
+#[test]
+fn fault_e7_clients_in_c_and_python_name_the_version_of_an_older_and_a_newer_daemon() {
+    let Some(mut python) = python() else { return };
+    let node = Node::new("versions");
+    python.arg(root().join("tests/python/versions.py")).arg(&node.folder);
+    if let Some(compiler) = tool("cc") {
+        python.arg(compile(compiler, &root().join("tests/one_call.c"), &node.folder));
+    }
+    run(&mut python);
 }
 
 #[test]

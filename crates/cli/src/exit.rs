@@ -1,6 +1,6 @@
 //! Exit codes of errors that daemons alone have.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use bootstrap::BootstrapError;
 use client::runtime::RuntimeError;
@@ -8,9 +8,11 @@ use command::exit::{FailureKind, is_misconfigured, kind_of_nic};
 use copyrpc::daemon::ServeOnError;
 use daemon::ServeError;
 use nics::Outlook;
+use rustix::io::Errno;
 
 /// The kind of an error of a daemon that does not serve.
 pub(crate) fn kind_of(error: &anyhow::Error) -> Option<FailureKind> {
+    let is_out_of_descriptors = is_out_of_descriptors(error);
     let error = error.downcast_ref::<ServeOnError>()?;
     Some(match error {
         error if is_temporary(error) => FailureKind::Temporary,
@@ -24,7 +26,23 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> Option<FailureKind> {
             | ServeError::SeveralHosts { .. }
             | ServeError::Fabrics { .. },
         ) => FailureKind::Usage,
+        // The limits of this machine do not get higher by trying again.
+        ServeOnError::Serve(
+            ServeError::Worker(_) | ServeError::Descriptors { .. } | ServeError::AddressSpace(_),
+        ) => FailureKind::Unavailable,
+        _ if is_out_of_descriptors => FailureKind::Unavailable,
         _ => FailureKind::Failed,
+    })
+}
+
+/// Whether this process has as many descriptors as it may have.
+fn is_out_of_descriptors(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let errno = match cause.downcast_ref::<io::Error>() {
+            Some(error) => error.raw_os_error(),
+            None => cause.downcast_ref::<Errno>().map(|errno| errno.raw_os_error()),
+        };
+        errno == Some(Errno::MFILE.raw_os_error())
     })
 }
 
@@ -58,8 +76,6 @@ fn is_temporary(error: &ServeOnError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     #[test]

@@ -15,7 +15,7 @@ Exit codes:
   0  done
   1  it failed: no daemon answers, or a call failed
   2  the command line, a variable or the file of knobs makes no sense
-  3  this machine lacks something: the NIC, or what `doctor` found
+  3  this machine lacks something: the NIC, limits, or what `doctor` found
   75 a daemon lacks what may come by itself: a port, a device, the rendezvous
 
 Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file \

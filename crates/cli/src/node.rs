@@ -219,19 +219,31 @@ pub(crate) fn clean(args: &CleanArgs) -> anyhow::Result<()> {
     let runtime = daemon::config::runtime_of(&args.settings.load()?)?;
     let folder = runtime.folder();
     let mut text = String::new();
+    let mut kept = 0;
     for name in client::runtime::daemons_in(folder).context("cannot read the runtime folder")? {
         // The lock is held meanwhile: no daemon of this name starts before its predecessor's files are gone.
         let Owner::Dead { _lock } = owner_of(folder, &name) else { continue };
         for path in left_by(folder, &name) {
+            let shown = path.display();
             if args.dry_run {
-                text += &format!("would remove {}\n", path.display());
-            } else if fs::remove_file(&path).is_ok() {
-                text += &format!("removed {}\n", path.display());
+                text += &format!("would remove {shown}\n");
+                continue;
+            }
+            match fs::remove_file(&path) {
+                Ok(()) => text += &format!("removed {shown}\n"),
+                // Another `clean` was faster.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot remove {shown}");
+                    kept += 1;
+                }
             }
         }
     }
     let nothing = "nothing of a dead daemon is left\n";
-    output::print(if text.is_empty() { nothing } else { &text })
+    output::print(if text.is_empty() && kept == 0 { nothing } else { &text })?;
+    anyhow::ensure!(kept == 0, "{kept} files of dead daemons could not be removed");
+    Ok(())
 }
 
 /// Whether files belong to a daemon that lives.
@@ -264,5 +276,12 @@ fn owner_of(folder: &Path, name: &str) -> Owner {
 /// What a daemon of this name leaves when it is killed. Its lock stays, lest two take it at a time.
 fn left_by(folder: &Path, name: &str) -> Vec<std::path::PathBuf> {
     let paths = ["metrics", "sock", "roster"].map(|end| folder.join(format!("{name}.{end}")));
-    paths.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect()
+    let is_left = |path: &std::path::PathBuf| match path.symlink_metadata() {
+        Ok(is) if is.is_dir() => {
+            tracing::warn!("{} is a folder, which no daemon makes: it stays", path.display());
+            false
+        }
+        found => found.is_ok(),
+    };
+    paths.into_iter().filter(is_left).collect()
 }

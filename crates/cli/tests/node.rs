@@ -179,6 +179,41 @@ fn top_without_a_terminal_says_what_to_use_instead() {
     assert!(String::from_utf8_lossy(&top.stderr).contains("`copyrpc stat`"));
 }
 
+/// On a terminal of its own, of the usual size.
+#[test]
+fn top_on_a_terminal_of_80_by_24_shows_latencies_of_the_instance_that_is_asked_for() {
+    if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
+        let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
+        assert!(!is_ci, "no `script`; install bsdutils");
+        eprintln!("skipped for want of `script` (bsdutils)");
+        return;
+    }
+    let rig = Rig::new("terminal");
+    let path = rig.folder.join("job@3.metrics");
+    let (file, mut recorders) = MetricsFile::create(&path, "job@3", RankInfo::ALONE, 1, 0).unwrap();
+    file.set_life(Life::Serving);
+    recorders[0].record(Timing::Call, 1500);
+    let mut command = Command::new("script");
+    let program = env!("CARGO_BIN_EXE_copyrpc");
+    let shown = format!("stty cols 80 rows 24 && exec {program} top --job job --instance 3");
+    command.args(["-qefc", &shown, "/dev/null"]).env("COPYRPC_RUNTIME_DIR", &rig.folder);
+    command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = Running(command.spawn().unwrap());
+    let mut out = running.0.stdout.take().unwrap();
+    let mut seen = Vec::new();
+    let mut part = [0; 4096];
+    let has = |seen: &[u8], text: &str| String::from_utf8_lossy(seen).contains(text);
+    while ![" p99", "job@3", "1.5us"].into_iter().all(|text| has(&seen, text)) {
+        let read = out.read(&mut part).unwrap();
+        assert!(read > 0, "it ended: {}", String::from_utf8_lossy(&seen));
+        seen.extend(&part[..read]);
+    }
+    assert!(!has(&seen, "42"), "the other daemon's: {}", String::from_utf8_lossy(&seen));
+    running.0.stdin.take().unwrap().write_all(b"q").unwrap();
+    out.read_to_end(&mut seen).unwrap();
+    assert!(running.0.wait().unwrap().success());
+}
+
 #[test]
 fn doctor_names_what_fails_with_a_remedy_and_an_exit_code() {
     let folder = env::temp_dir().join(format!("copyrpc-cli-doctor-{}", process::id()));

@@ -36,6 +36,12 @@ and of its death
 daemons of NIC soft in two PID namespaces
 daemons of NIC hosts in two PID namespaces
 daemons of NIC tcp in two PID namespaces
+daemons of NIC soft, one in time, IPC, UTS, mount and cgroup namespaces
+daemons of NIC hosts, one in time, IPC, UTS, mount and cgroup namespaces
+daemons of NIC tcp, one in time, IPC, UTS, mount and cgroup namespaces
+daemons of NIC soft, one in a user namespace
+daemons of NIC hosts, one in a user namespace
+daemons of NIC soft in two network namespaces say so
 daemons of NIC soft that cannot reach each other say so
 ";
 

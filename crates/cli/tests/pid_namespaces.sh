@@ -104,6 +104,9 @@ export COPYRPC_HEARTBEAT_INTERVAL=50ms COPYRPC_SUSPECT_AFTER=500ms COPYRPC_DEAD_
 ip link set lo up 2>/dev/null || true
 for nic in soft hosts tcp; do
     export COPYRPC_NIC=$nic
+    # A killed daemon of the NIC before may hold its place for a moment longer.
+    rm -rf "$folder/meet"
+    mkdir "$folder/meet"
     COPYRPC_RANK=0 COPYRPC_RUNTIME_DIR="$folder/r0" $other "$copyrpc" daemon 2>"$folder/0.log" &
     zero=$!
     COPYRPC_RANK=1 COPYRPC_RUNTIME_DIR="$folder/r1" $other "$copyrpc" daemon 2>"$folder/1.log" &
@@ -124,6 +127,54 @@ for nic in soft hosts tcp; do
     until_true ended $zero
     echo "daemons of NIC $nic in two PID namespaces"
 done
+
+# Daemons of one job, one of them in namespaces of all other kinds than PID: its clock, its host name, its files.
+other="unshare --ipc --uts --mount --cgroup --time --monotonic 86400 --boottime 86400 --fork --kill-child"
+pair() {
+    rm -rf "$folder/meet" "$folder/r0" "$folder/r1"
+    mkdir -p "$folder/meet"
+    COPYRPC_RANK=0 COPYRPC_RUNTIME_DIR="$folder/r0" "$copyrpc" daemon 2>"$folder/0.log" &
+    zero=$!
+    COPYRPC_RANK=1 COPYRPC_RUNTIME_DIR="$folder/r1" $other "$copyrpc" daemon 2>"$folder/1.log" &
+    one=$!
+    pids="$pids $zero $one"
+}
+meets() {
+    until_true env COPYRPC_RUNTIME_DIR="$folder/r0" "$copyrpc" ping 1 --count 3
+    until_true env COPYRPC_RUNTIME_DIR="$folder/r1" "$copyrpc" ping 0 --count 3
+    kill -9 $one
+    until_true down
+}
+over() {
+    kill -9 $zero $one 2>/dev/null || true
+    until_true ended $zero
+}
+for nic in soft hosts tcp; do
+    export COPYRPC_NIC=$nic
+    pair
+    meets
+    over
+    echo "daemons of NIC $nic, one in time, IPC, UTS, mount and cgroup namespaces"
+done
+for nic in soft hosts; do
+    export COPYRPC_NIC=$nic
+    other="unshare --user --map-root-user --fork --kill-child"
+    pair
+    meets
+    over
+    echo "daemons of NIC $nic, one in a user namespace"
+done
+# Without a common loopback NIC soft reaches nobody, and says so; both serve their own nodes.
+export COPYRPC_NIC=soft
+other="unshare --net --fork --kill-child"
+pair
+unheard() { grep -q "no heartbeat of rank $1" "$folder/$2.log"; }
+until_true unheard 1 0
+until_true unheard 0 1
+row own env COPYRPC_RUNTIME_DIR="$folder/r0" "$copyrpc" ping 0
+row own env COPYRPC_RUNTIME_DIR="$folder/r1" "$copyrpc" ping 1
+over
+echo "daemons of NIC soft in two network namespaces say so"
 
 # NIC soft finds ports by user id and fabric: where they differ the first daemon that learns it says so, before any serves.
 mkdir "$folder/again"

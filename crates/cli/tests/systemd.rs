@@ -10,7 +10,7 @@ const ROWS: &str = "\
 boot: it is active, and takes calls
 kill: it is started again
 stop: it ends in order
-drain: it is left alone
+drain: it says that it stops, and is left alone
 reset: what may come by itself is waited for, again and again
 settings that make no sense: it is left alone
 ";

@@ -83,7 +83,9 @@ within systemctl start copyrpc@root.service
 within env COPYRPC_RUNTIME_DIR=/run/copyrpc-root "$copyrpc" drain >"$folder/last" 2>&1
 until_true is root ActiveState inactive
 is root Result success && is root NRestarts 0
-echo "drain: it is left alone"
+# STOPPING=1 ends the active state while the process runs; without it the end of the process does.
+[ "$(of root ActiveExitTimestampMonotonic)" -lt "$(of root ExecMainExitTimestampMonotonic)" ]
+echo "drain: it says that it stops, and is left alone"
 
 within sh -c 'printf "COPYRPC_RANK=1\nCOPYRPC_SIZE=2\nCOPYRPC_RENDEZVOUS=127.0.0.1:1\nCOPYRPC_BOOTSTRAP_TIMEOUT=1s\n
 COPYRPC_SECRET_FILE=/run/secret\n" >>/etc/default/copyrpc && umask 077 && head -c 32 /dev/urandom >/run/secret'

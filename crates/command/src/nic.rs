@@ -1,6 +1,6 @@
 //! The NIC that the knobs select, for commands.
 
-use std::path::Path;
+use std::{net::Ipv4Addr, path::Path};
 
 use daemon::config::{NIC, SECRET_FILE, Settings};
 use nics::{OpenError, Opener, Selection, Visitor};
@@ -72,6 +72,12 @@ pub struct NicDescription {
     /// A RoCE port whose network interface has no other address than its link-local one.
     #[serde(skip)]
     pub is_link_local: bool,
+    /// The address of a RoCE port's network interface.
+    #[serde(skip)]
+    pub roce_ip: Option<Ipv4Addr>,
+    /// All attributes of the NIC.
+    #[serde(skip)]
+    pub attributes: NicAttributes,
 }
 
 impl NicDescription {
@@ -79,6 +85,7 @@ impl NicDescription {
         let NicAttributes { name, cqes_max, requests_max, message_bytes_max, reads_max, .. } =
             nic.attributes().clone();
         let PortAttributes { number, link, lid, gid, gid_index, pkey_index, mtu } = nic.port();
+        let [.., a, b, c, d] = gid.to_bytes();
         let link_layer = match link {
             LinkLayer::InfiniBand => "InfiniBand",
             LinkLayer::Ethernet => "Ethernet",
@@ -97,6 +104,9 @@ impl NicDescription {
             pkey_index,
             mtu_bytes: mtu.bytes(),
             mapping_bytes: nic.peer_mapping_bytes(),
+            roce_ip: (link == LinkLayer::Ethernet && gid.is_ipv4())
+                .then(|| Ipv4Addr::new(a, b, c, d)),
+            attributes: nic.attributes().clone(),
             is_link_local: link == LinkLayer::Ethernet && gid.to_bytes()[..2] == [0xfe, 0x80],
         }
     }

@@ -44,6 +44,41 @@ fn of_width(header: &[&str], columns: u16) -> Table {
     table
 }
 
+/// The text with its longer lines folded at spaces, for the terminal that it is shown on, or for 80 columns. A folded
+/// line goes on below its first word.
+#[must_use]
+pub fn folded(text: &str) -> String {
+    folded_at(text, columns(NARROW_COLUMNS).into())
+}
+
+fn folded_at(text: &str, columns: usize) -> String {
+    let mut whole = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        if line.trim_end().chars().count() <= columns {
+            whole.push_str(line);
+            continue;
+        }
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let mut used = 0;
+        for word in line.split_whitespace() {
+            let length = word.chars().count();
+            if used > 0 && used + 1 + length <= columns {
+                whole.push(' ');
+                used += 1 + length;
+                whole.push_str(word);
+                continue;
+            }
+            if used > 0 {
+                whole.push('\n');
+            }
+            let _ = write!(whole, "{:indent$}{word}", "");
+            used = indent + length;
+        }
+        whole.push_str(if line.ends_with('\n') { "\n" } else { "" });
+    }
+    whole
+}
+
 /// Aligned `name  value` lines.
 #[must_use]
 pub fn pairs(pairs: &[(&str, &str)]) -> String {
@@ -57,6 +92,13 @@ pub fn pairs(pairs: &[(&str, &str)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_folded_and_all_else_stays() {
+        let text = "a  b\n\n  one two three four\nwhole\n";
+        assert_eq!(folded_at(text, 12), "a  b\n\n  one two\n  three four\nwhole\n");
+        assert_eq!(folded_at("a-word-that-is-longer than", 12), "a-word-that-is-longer\nthan");
+    }
 
     #[test]
     fn a_table_fits_its_terminal_and_names_stay_whole() {

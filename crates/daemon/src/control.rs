@@ -10,6 +10,9 @@
 //! handshake of its own. A recorded datagram proves nothing: it echoes old times, of old epochs. One of
 //! an earlier epoch than the receiver knows is answered, where it came from, with what the receiver
 //! knows: a daemon that was restarted after its clock went back is not where its peers think it is.
+//!
+//! Builds of another version are told apart from strangers: in all versions the words to the rank of the
+//! receiver are these, and the last 32 bytes prove all before them.
 
 use std::{
     io,
@@ -49,6 +52,38 @@ struct Bytes {
 
 /// Bytes of a datagram.
 pub const DATAGRAM_BYTES: usize = size_of::<Bytes>();
+
+/// Bytes of a datagram of any version, and one more.
+pub(crate) const ANY_DATAGRAM_BYTES: usize = 1024;
+
+/// What every version begins with.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Envelope {
+    magic: [u8; 4],
+    version: U16,
+    _of_the_version: U16,
+    from: U32,
+    to: U32,
+}
+
+/// Why a datagram is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    /// It is not of this job, or not for this rank, or makes no sense.
+    #[error("it is not of this job, or not for this rank")]
+    Foreign,
+    /// It is of this job, for this rank, and of another version.
+    #[error(
+        "its heartbeats are of version {theirs}, this daemon's of version {VERSION}; update the older"
+    )]
+    Version {
+        /// Rank of the sender.
+        from: u32,
+        /// The version.
+        theirs: u16,
+    },
+}
 
 /// A control message between daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,22 +137,32 @@ impl Codec {
         zerocopy::transmute!(bytes)
     }
 
-    /// Decodes a datagram; `None` if it is not of this job, or not for this rank.
-    #[must_use]
-    pub fn read(&self, datagram: &[u8]) -> Option<ControlMessage> {
-        let bytes = Bytes::read_from_bytes(datagram).ok()?;
-        let signed = datagram.split_at_checked(DATAGRAM_BYTES - PROOF_BYTES)?.0;
-        let is_ours = bytes.magic == MAGIC
-            && bytes.version.get() == VERSION
-            && bytes.to.get() == self.rank
-            && self.secret.verify(
-                ProofPurpose::Control,
-                &[&self.job.padded(), signed],
-                &bytes.proof,
-            );
-        if !is_ours {
-            return None;
+    /// Decodes a datagram.
+    ///
+    /// # Errors
+    ///
+    /// [`Unread`].
+    pub fn read(&self, datagram: &[u8]) -> Result<ControlMessage, Unread> {
+        let envelope = self.open(datagram).ok_or(Unread::Foreign)?;
+        let theirs = envelope.version.get();
+        if theirs != VERSION {
+            return Err(Unread::Version { from: envelope.from.get(), theirs });
         }
+        Self::decode(datagram).ok_or(Unread::Foreign)
+    }
+
+    /// What a datagram of any version says first, if it is of this job and for this rank.
+    fn open(&self, datagram: &[u8]) -> Option<Envelope> {
+        let (signed, proof) = datagram.split_last_chunk::<PROOF_BYTES>()?;
+        let (envelope, _) = Envelope::read_from_prefix(signed).ok()?;
+        let is_ours = envelope.magic == MAGIC
+            && envelope.to.get() == self.rank
+            && self.secret.verify(ProofPurpose::Control, &[&self.job.padded(), signed], proof);
+        is_ours.then_some(envelope)
+    }
+
+    fn decode(datagram: &[u8]) -> Option<ControlMessage> {
+        let bytes = Bytes::read_from_bytes(datagram).ok()?;
         let invitation = match bytes.is_inviting.get() {
             0 => None,
             _ => Some(Invitation::from_bytes(&bytes.invitation).ok()?),
@@ -255,18 +300,76 @@ mod tests {
         let message = codec("job", b"secret", 1).read(&sent);
         assert_eq!(
             message,
-            Some(ControlMessage { from: 3, heartbeat, invitation: Some(invitation) })
+            Ok(ControlMessage { from: 3, heartbeat, invitation: Some(invitation) })
         );
         for other in
             [codec("job", b"other", 1), codec("bob", b"secret", 1), codec("job", b"secret", 2)]
         {
-            assert_eq!(other.read(&sent), None);
+            assert_eq!(other.read(&sent), Err(Unread::Foreign));
         }
         for at in 0..DATAGRAM_BYTES {
             let mut changed = sent;
             changed[at] ^= 1;
-            assert_eq!(codec("job", b"secret", 1).read(&changed), None, "byte {at}");
+            let read = codec("job", b"secret", 1).read(&changed);
+            assert_eq!(read, Err(Unread::Foreign), "byte {at}");
         }
-        assert_eq!(codec("job", b"secret", 1).read(&sent[1..]), None);
+        assert_eq!(codec("job", b"secret", 1).read(&sent[1..]), Err(Unread::Foreign));
+    }
+
+    const PROOF: [u8; PROOF_BYTES] = [
+        197, 91, 54, 136, 127, 102, 70, 154, 74, 126, 140, 1, 188, 141, 118, 94, 251, 218, 175, 17,
+        126, 253, 228, 96, 55, 189, 196, 136, 59, 122, 253, 119,
+    ];
+
+    /// Another build may be on the other side: whoever changes these bytes raises [`VERSION`].
+    #[test]
+    fn fault_e7_a_datagram_has_the_bytes_that_builds_in_use_have() {
+        assert_eq!(VERSION, 1);
+        let codec = Codec::new(JobId::new("job").unwrap(), Secret::from_bytes(b"secret"), 3);
+        let heartbeat = Heartbeat {
+            epoch: 0x0101,
+            peer_epoch: 0x0202,
+            peer_epoch_over: 0x0303,
+            sent_ns: 0x0404,
+            echo_ns: 0x0505,
+            is_leaving: true,
+        };
+        let invitation = Invitation::from_bytes(&[7; Invitation::BYTES]).unwrap();
+        let mut bytes = b"cRPd\x01\0\x01\0\x03\0\0\0\x01\0\0\0".to_vec();
+        for word in [0x0101u64, 0x0202, 0x0303, 0x0404, 0x0505, 1] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend([7; 100]);
+        bytes.extend(PROOF);
+        assert_eq!(codec.write(1, heartbeat, Some(&invitation))[..], bytes);
+        let reader = Codec { rank: 1, ..codec };
+        let read = ControlMessage { from: 3, heartbeat, invitation: Some(invitation) };
+        assert_eq!(reader.read(&bytes), Ok(read));
+    }
+
+    /// Longer, shorter, and with other contents: the envelope is the same.
+    #[test]
+    fn fault_e7_a_datagram_of_another_version_is_told_from_a_stranger_and_names_both() {
+        let job = JobId::new("job").unwrap();
+        let secret = Secret::from_bytes(b"secret");
+        let codec = Codec::new(job.clone(), secret.clone(), 1);
+        for (theirs, more_bytes) in [(0, 0), (2, 0), (2, 300), (u16::MAX, 900)] {
+            let mut signed = MAGIC.to_vec();
+            signed.extend(theirs.to_le_bytes());
+            signed.extend([9, 9, 3, 0, 0, 0, 1, 0, 0, 0]);
+            signed.resize(signed.len() + more_bytes, 5);
+            let proof = secret.sign(ProofPurpose::Control, &[&job.padded(), &signed]);
+            let datagram = [&signed[..], &proof].concat();
+            assert!(datagram.len() < ANY_DATAGRAM_BYTES);
+            let unread = codec.read(&datagram).unwrap_err();
+            assert_eq!(unread, Unread::Version { from: 3, theirs });
+            let reason = unread.to_string();
+            for version in [theirs, VERSION] {
+                assert!(reason.contains(&format!("version {version}")), "{reason}");
+            }
+            let mut forged = datagram;
+            *forged.last_mut().unwrap() ^= 1;
+            assert_eq!(codec.read(&forged), Err(Unread::Foreign));
+        }
     }
 }

@@ -38,6 +38,7 @@ mod client_port;
 pub mod config;
 mod control;
 mod descriptors;
+mod device_room;
 mod direct_link;
 mod direct_sessions;
 mod dispatcher;
@@ -62,6 +63,7 @@ mod services;
 mod source;
 mod thread_messages;
 mod threads;
+mod unheard;
 
 use core::time::Duration;
 
@@ -73,8 +75,9 @@ pub use address_space::{AddressSpaceError, AddressSpaceNeed};
 pub use client_port::{
     ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, LeftRequests, Replies,
 };
-pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
+pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl, Unread};
 pub use descriptors::DescriptorShares;
+pub use device_room::{DeviceRoomError, check_device};
 pub use dispatcher::ReplyHold;
 pub use limits::Limits;
 pub use members::OfferError;

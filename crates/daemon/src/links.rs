@@ -10,10 +10,11 @@ use verbs::{AddressVector, Nic};
 
 use crate::{
     client_port::ClientPort,
-    control::{Codec, Control, ControlMessage, DATAGRAM_BYTES},
+    control::{ANY_DATAGRAM_BYTES, Codec, Control, ControlMessage, Unread},
     dispatcher::Dispatcher,
     membership::{Detector, DetectorConfig, Gone, PeerEvent},
     metrics::Counter,
+    unheard::Unheard,
 };
 
 /// Datagrams taken per look.
@@ -28,6 +29,8 @@ struct Link {
     theirs: Option<((u64, u64), Invitation)>,
     /// Why it is not connected, as it was logged: it is tried again with each epoch.
     complaint: Option<String>,
+    /// The version of its heartbeats, if they are not understood: logged once.
+    other_version: Option<u16>,
 }
 
 impl Link {
@@ -62,6 +65,8 @@ pub(super) struct Links {
     is_leaving: bool,
     /// When the detector is to be asked next: it looks at each peer to tell that.
     next_ns: Option<u64>,
+    /// Peers that were not heard yet.
+    unheard: Unheard,
     /// Whoever is to know when peers lived.
     lives: Option<Arc<Lives>>,
 }
@@ -79,6 +84,7 @@ impl Links {
             detector: Detector::new(config, epoch, peers.iter().copied(), now_ns),
             address: None,
             uninvited: peers.clone(),
+            unheard: Unheard::new(peers.clone(), now_ns),
             count: peers.len(),
             codec,
             links: (0..count).map(|_| Link::default()).collect(),
@@ -126,13 +132,13 @@ impl Links {
         now_ns: u64,
     ) {
         let mut datagrams = 0;
-        let mut buffer = [0; DATAGRAM_BYTES + 1];
+        let mut buffer = [0; ANY_DATAGRAM_BYTES];
         while datagrams < DATAGRAMS_PER_LOOK
             && let Some((len, from)) = control.recv(&mut buffer)
         {
             datagrams += 1;
             match self.codec.read(&buffer[..len]) {
-                Some(message) => {
+                Ok(message) => {
                     let ControlMessage { from: peer, heartbeat, .. } = message;
                     if let Some(correction) = self.detector.correction(peer, &heartbeat, now_ns) {
                         control.answer(&from, &self.codec.write(peer, correction, None));
@@ -147,11 +153,18 @@ impl Links {
                         link.theirs = Some((when, invitation));
                         control.learn(message.from, from);
                     }
-                    self.detector.handle_heartbeat(message.from, message.heartbeat, now_ns);
+                    if let Some(link) = self.links.get_mut(peer as usize) {
+                        link.other_version = None;
+                    }
+                    self.unheard.hear(peer);
+                    self.detector.handle_heartbeat(peer, message.heartbeat, now_ns);
                     self.apply(worker, dispatcher, replies, now_ns);
                     self.tell_life(peer, self.detector.lived_ns(peer));
                 }
-                None => dispatcher.tally.add(Counter::Stale, 1),
+                Err(unread) => {
+                    dispatcher.tally.add(Counter::Stale, 1);
+                    self.tell_of(unread);
+                }
             }
         }
         // After the datagrams: the connection of a peer that said good-bye ends in order.
@@ -160,12 +173,24 @@ impl Links {
             self.detector.handle_failure(rank, now_ns);
         }
         self.detector.handle_timeout(now_ns);
+        self.unheard.tell(now_ns);
         self.apply(worker, dispatcher, replies, now_ns);
         self.invite(worker, dispatcher);
         self.readdress(worker.nic().address());
         let sent = self.send(control);
         dispatcher.tally.add(Counter::Heartbeats, sent);
         self.next_ns = self.detector.poll_timeout();
+    }
+
+    /// Logs that a peer speaks another version, once in a row.
+    fn tell_of(&mut self, unread: Unread) {
+        let Unread::Version { from: peer, theirs } = unread else { return };
+        self.unheard.hear(peer);
+        if let Some(link) = self.links.get_mut(peer as usize)
+            && link.other_version.replace(theirs) != Some(theirs)
+        {
+            tracing::warn!(peer, reason = %unread, "cannot connect");
+        }
     }
 
     /// Does what follows from what happened.

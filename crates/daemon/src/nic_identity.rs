@@ -3,7 +3,7 @@
 use core::{fmt, str::FromStr};
 use std::net::SocketAddr;
 
-use verbs::{LinkLayer, Nic};
+use verbs::{Gid, LinkLayer, Nic};
 
 /// NICs of this project that are made of software, by the names of their devices.
 const SOFTWARE: [&str; 3] = ["soft", "tcp", "hosts"];
@@ -18,8 +18,19 @@ const AT: char = '@';
 pub struct NicIdentity {
     device: String,
     port: u8,
-    /// The link layer of a device, the name of software.
+    /// The link layer of a device, with its subnet, or the name of software.
     network: String,
+}
+
+/// Name of a subnet of InfiniBand, with its prefix if that is not the usual one: requests are routed by LID, which ends with
+/// the subnet.
+fn subnet(gid: Gid) -> String {
+    const USUAL: u64 = 0xfe80 << 48;
+    let [prefix @ .., _, _, _, _, _, _, _, _] = gid.to_bytes();
+    match u64::from_be_bytes(prefix) {
+        USUAL | 0 => "InfiniBand".to_owned(),
+        prefix => format!("InfiniBand-{prefix:016x}"),
+    }
 }
 
 impl NicIdentity {
@@ -29,7 +40,7 @@ impl NicIdentity {
         let (mut device, port) = (nic.attributes().name.clone(), nic.port());
         let network = match port.link {
             _ if SOFTWARE.contains(&device.as_str()) => device.clone(),
-            LinkLayer::InfiniBand => "InfiniBand".to_owned(),
+            LinkLayer::InfiniBand => subnet(port.gid),
             LinkLayer::Ethernet => "Ethernet".to_owned(),
         };
         // The others reach ports of other fabrics, too.
@@ -84,12 +95,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_subnet_of_infiniband_is_named_where_it_is_not_the_usual_one() {
+        let of = |prefix: u64| subnet(Gid::new((u128::from(prefix) << 64 | 7).to_be_bytes()));
+        assert_eq!([of(0xfe80 << 48), of(0)], ["InfiniBand"; 2]);
+        assert_eq!(of(0xfec0_0000_0000_0001), "InfiniBand-fec0000000000001");
+    }
+
+    #[test]
     fn what_reaches_each_other_is_told_from_what_does_not() {
         let [soft, ib, roce] = ["soft/1/soft", "mlx5_2/1/InfiniBand", "mlx5_0/1/Ethernet"]
             .map(|text| text.parse::<NicIdentity>().unwrap());
         assert_eq!(roce.to_string(), "mlx5_0/1/Ethernet");
         assert!(ib.meets(&"mlx5_7/2/InfiniBand".parse().unwrap()));
         assert!(!ib.meets(&roce) && !soft.meets(&ib));
+        let elsewhere: NicIdentity = "mlx5_2/1/InfiniBand-fec0000000000001".parse().unwrap();
+        assert!(!ib.meets(&elsewhere) && elsewhere.meets(&elsewhere));
         let [here, there, local] = ["10.0.0.1:1", "10.0.0.2:1", "127.0.0.1:1"]
             .map(|text| text.parse::<SocketAddr>().unwrap());
         assert!(soft.reaches(here, here) && soft.reaches(here, local) && ib.reaches(here, there));

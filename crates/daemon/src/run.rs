@@ -161,8 +161,7 @@ impl<N: Nic> Daemon<N, IpcPort, UdpControl> {
             let now_ns = clock.now_ns();
             if self.step(now_ns) > 0 {
                 idle.reset();
-            } else if wait != Wait::Block && self.expects_answers(now_ns) {
-                idle.spin();
+            } else if wait != Wait::Block && self.expects_answers(now_ns) && idle.spin() {
                 continue;
             } else {
                 match idle.step(wait) {

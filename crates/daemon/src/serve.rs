@@ -563,6 +563,16 @@ fn worker_config(
     let peers = (0..rank_info.size())
         .filter(|rank| *rank != rank_info.rank() && thread_handle.owner(*rank).is_none());
     let peers = u16::try_from(peers.count()).unwrap_or(u16::MAX);
+    worker_config_for(config, rank_info, peers, thread_handle.number())
+}
+
+/// That of the thread of this number, which has so many peers.
+pub(crate) fn worker_config_for(
+    config: &DaemonConfig,
+    rank_info: RankInfo,
+    peers: u16,
+    thread: u32,
+) -> WorkerConfig {
     let (usual, ring_bytes) = (WorkerConfig::default(), config.ring_bytes);
     let large_memory_bytes = config.large_memory_that_fits(os::cgroup::memory_limit_bytes());
     let limits = Limits { large_memory_bytes, ..config.limits }.shared_by(config.threads);
@@ -572,7 +582,7 @@ fn worker_config(
         ack_timeout: config.ack_timeout,
         relaxed_ordering: config.relaxed_ordering,
         // A vector's interrupts go to one core.
-        completion_vector: thread_handle.number(),
+        completion_vector: thread,
         peers_max: peers.max(1),
         ring_bytes,
         response_bytes: ring_bytes / 2,

@@ -377,8 +377,12 @@ impl<P: ClientPort> Services<P> {
 
     /// Whether a process waits for a request for the service.
     #[inline]
-    pub(super) fn is_polled(&mut self, service: u16) -> bool {
-        self.provider(service).is_some_and(|provider| provider.members.is_polling())
+    pub(super) fn is_polled(&self, service: u16) -> bool {
+        let place = usize::from(self.places[usize::from(service)]);
+        let entry = self.table.get(place.wrapping_sub(1));
+        entry.is_some_and(|entry| {
+            matches!(&entry.service, Service::Provided(provider) if provider.members.is_polling())
+        })
     }
 
     /// Counts a request that goes to such a process.

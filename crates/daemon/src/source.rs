@@ -3,7 +3,9 @@
 use core::{cell::Cell, fmt, ops::Deref, ops::Range};
 use std::rc::Rc;
 
-use client::LentBytes;
+use client::{Filler, LentBytes};
+use rpc::LandedBody;
+use verbs::Nic;
 
 use crate::client_port::{ClientPort, Replies as _};
 
@@ -68,10 +70,62 @@ impl<P: ClientPort> LeftBody<P> {
     }
 }
 
+/// A [`LandedBody`] of any NIC.
+trait Landed {
+    fn len_bytes(&self) -> usize;
+
+    fn copy_to(&self, offset: usize, to: &mut [u8]);
+
+    /// `false`: there was no room.
+    fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) -> bool;
+}
+
+impl<N: Nic> Landed for LandedBody<N> {
+    fn len_bytes(&self) -> usize {
+        self.len_bytes()
+    }
+
+    fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        self.copy_to(offset, to);
+    }
+
+    fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) -> bool {
+        self.put_to(part, to).is_ok()
+    }
+}
+
+/// A body that lies where the NIC put it, behind heads that were read. The bytes may change until they are copied.
+pub(crate) struct LandedSource {
+    landed: Box<dyn Landed>,
+    head_bytes: usize,
+}
+
+impl LandedSource {
+    /// A body behind `head_bytes` bytes, of which there are so many.
+    pub(crate) fn behind<N: Nic>(head_bytes: usize, landed: LandedBody<N>) -> Self {
+        Self { landed: Box::new(landed), head_bytes }
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.landed.len_bytes() - self.head_bytes
+    }
+
+    /// Puts a part into a message; `false`: there was no room.
+    pub(crate) fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) -> bool {
+        self.landed.put_to(self.head_bytes + part.start..self.head_bytes + part.end, to)
+    }
+
+    fn read(&self, part: Range<usize>, to: &mut Vec<u8>) {
+        to.resize(part.len(), 0);
+        self.landed.copy_to(self.head_bytes + part.start, to);
+    }
+}
+
 /// A body that is to be copied.
 pub(crate) enum Source<P: ClientPort> {
     Private(PrivateBody),
     Left(LeftBody<P>),
+    Landed(LandedSource),
 }
 
 impl<P: ClientPort> Source<P> {
@@ -79,6 +133,7 @@ impl<P: ClientPort> Source<P> {
         match self {
             Self::Private(body) => body.len(),
             Self::Left(body) => body.len_bytes,
+            Self::Landed(body) => body.len_bytes(),
         }
     }
 
@@ -86,13 +141,14 @@ impl<P: ClientPort> Source<P> {
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Self::Private(body) => body.len(),
+            Self::Landed(body) => body.len_bytes(),
             Self::Left(_) => 0,
         }
     }
 
     /// Bytes that [`copy`](Self::copy) copies before it hands them out, of a part of so many.
     pub(crate) fn copies_of(&self, part_bytes: usize) -> u64 {
-        if matches!(self, Self::Left(_)) { part_bytes as u64 } else { 0 }
+        if matches!(self, Self::Private(_)) { 0 } else { part_bytes as u64 }
     }
 
     /// Lends a part of what was left with a client; `None`: it is to be [copied](Self::copy).
@@ -115,14 +171,17 @@ impl<P: ClientPort> Source<P> {
         gone: E,
         mut put: impl FnMut(&mut P::Replies, usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let body = match self {
-            Self::Private(body) => return put(replies, part.start, &body[part]),
-            Self::Left(body) => body,
-        };
         for at in part.clone().step_by(strip_bytes) {
-            strip.clear();
-            if !body.read(replies, at..part.end.min(at + strip_bytes), strip) {
-                return Err(gone);
+            let of_strip = at..part.end.min(at + strip_bytes);
+            match self {
+                Self::Private(body) => return put(replies, part.start, &body[part]),
+                Self::Landed(body) => body.read(of_strip, strip),
+                Self::Left(body) => {
+                    strip.clear();
+                    if !body.read(replies, of_strip, strip) {
+                        return Err(gone);
+                    }
+                }
             }
             put(replies, at, strip)?;
         }

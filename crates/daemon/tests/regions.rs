@@ -15,18 +15,24 @@ use client::{
     },
     message::{CallHead, DAEMON, HERE},
 };
+use conformance::wrapped::{Hooks, Wrapped};
 use copyrpc_daemon::{
     Services, Serving, Status,
     metrics::{Counter, Snapshot},
 };
+use memory::sync::{Arc, AtomicU64, Ordering};
 use rustix::fs::FallocateFlags;
+use verbs::Access;
 use zerocopy::IntoBytes as _;
 
 mod two_daemons;
-use two_daemons::{eventually, with_two_daemons};
+use two_daemons::{eventually, with_two_daemons, with_two_daemons_on};
 
 const SERVICE: u16 = 5;
 const LONG: Duration = Duration::from_secs(30);
+/// Regions that a process registers at once, and their length, with which a NIC gets them one by one.
+const HASTY: u64 = 16;
+const HASTY_BYTES: u64 = 4 << 20;
 
 fn client(serving: &Serving) -> Client {
     Client::connect(&serving.runtime.socket(), ClientConfig::default()).unwrap()
@@ -68,14 +74,35 @@ fn register_all_that_it_gets() {
     thread::sleep(Duration::from_secs(3600));
 }
 
-/// That process, killed with the value.
+/// A process that registers [`HASTY`] regions at the same time, each over its own connection, then sleeps.
+#[test]
+fn register_many_at_once() {
+    let Some(socket) = std::env::var_os("COPYRPC_TEST_HASTY") else { return };
+    let socket = Path::new(&socket);
+    let config = ClientConfig { timeout: Duration::from_secs(3600), ..ClientConfig::default() };
+    let clients: Vec<_> = (0..HASTY).map(|_| Client::connect(socket, config).unwrap()).collect();
+    thread::scope(|scope| {
+        for mut client in clients {
+            scope.spawn(move || {
+                let _region = client.bulk(HASTY_BYTES).unwrap();
+                thread::sleep(Duration::from_secs(3600));
+            });
+        }
+    });
+}
+
+/// One of these processes, killed with the value.
 struct Greedy(Child);
 
 impl Greedy {
     fn start(serving: &Serving) -> Self {
+        Self::start_test("register_all_that_it_gets", "COPYRPC_TEST_REGIONS", serving)
+    }
+
+    fn start_test(test: &str, variable: &str, serving: &Serving) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "register_all_that_it_gets", "--test-threads=1"]);
-        command.env("COPYRPC_TEST_REGIONS", serving.runtime.socket());
+        command.args(["--exact", test, "--test-threads=1"]);
+        command.env(variable, serving.runtime.socket());
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 }
@@ -113,6 +140,49 @@ fn fault_i4_a_process_of_many_connections_and_regions_starves_nobody() {
         eventually(|| counter(first, Counter::BulkRegions) == others + 64);
         drop((regions, client, provider));
         eventually(|| counter(first, Counter::BulkRegions) == 0);
+    });
+}
+
+/// A NIC whose kernel ends as many registrations as the test says.
+#[derive(Clone)]
+struct Stepped(Arc<AtomicU64>);
+
+impl Hooks for Stepped {
+    type Region = ();
+
+    fn registers(&self, _: Access) {}
+
+    fn is_registered(&self) -> bool {
+        let step = |left: u64| left.checked_sub(1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok()
+    }
+}
+
+/// Processes take turns: the region of one does not wait for all of another's.
+#[test]
+fn fault_i4_a_process_that_registers_many_regions_at_once_delays_no_other_process() {
+    let steps = Arc::new(AtomicU64::new(0));
+    let wrap = |nic| Wrapped { nic, hooks: Stepped(steps.clone()) };
+    with_two_daemons_on("bulk-hasty", wrap, Services::default, |[serving, _]| {
+        let hasty = Greedy::start_test("register_many_at_once", "COPYRPC_TEST_HASTY", serving);
+        eventually(|| counter(serving, Counter::BulkRegions) == HASTY);
+        thread::scope(|scope| {
+            let config = ClientConfig { timeout: 2 * LONG, ..ClientConfig::default() };
+            let mut other = Client::connect(&serving.runtime.socket(), config).unwrap();
+            let lends = scope.spawn(move || other.bulk(4096).unwrap().len_bytes());
+            eventually(|| counter(serving, Counter::BulkRegions) == HASTY + 1);
+            // The one that the NIC is at, the other process's next one, and this one.
+            for _ in 0..3 {
+                steps.fetch_add(1, Ordering::AcqRel);
+                eventually(|| steps.load(Ordering::Acquire) == 0);
+            }
+            eventually(|| lends.is_finished());
+            assert_eq!(lends.join().unwrap(), 4096);
+        });
+        eventually(|| counter(serving, Counter::BulkRegions) == HASTY);
+        steps.store(u64::MAX, Ordering::Release);
+        drop(hasty);
+        eventually(|| counter(serving, Counter::BulkRegions) == 0);
     });
 }
 

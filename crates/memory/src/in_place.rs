@@ -378,10 +378,10 @@ mod tests {
         from.whole().sub(0, 700).unwrap().copy_out(&bytes).unwrap();
         // Around whole lines, at their starts and between.
         for (at, len_bytes) in [(0, 700), (64, 64), (3, 61), (1, 700), (63, 1), (5, 0), (8, 200)] {
-            for past_caches in [false, true] {
+            for is_registered in [false, true] {
                 to.whole().zero().unwrap();
                 let span = to.whole().sub(at, len_bytes).unwrap();
-                span.copy_lent(lent(&from, len_bytes), past_caches).unwrap();
+                span.copy_lent(lent(&from, len_bytes), is_registered).unwrap();
                 let found = lent(&to, 1024).to_vec();
                 assert_eq!(found[at..at + len_bytes], bytes[..len_bytes], "{at} {len_bytes}");
                 let around = found[..at].iter().chain(&found[at + len_bytes..]);

@@ -220,8 +220,8 @@ impl<'a> Span<'a> {
         Ok(())
     }
 
-    /// [`copy_out`](Self::copy_out) of a long body that another core reads next:
-    /// [`copy_out_past_caches`](crate::copy::copy_out_past_caches).
+    /// [`copy_out`](Self::copy_out) to registered memory that a peer reads next:
+    /// [`copy_between_registered`](crate::copy::copy_between_registered). The order of the bytes is nobody's.
     ///
     /// # Errors
     ///
@@ -230,16 +230,16 @@ impl<'a> Span<'a> {
     /// # Panics
     ///
     /// If `from` has another length.
-    pub fn copy_out_past_caches(&self, from: &[u8]) -> Result<(), ViewError> {
+    pub fn copy_out_registered(&self, from: &[u8]) -> Result<(), ViewError> {
         let base = self.writable()?.base;
         assert_eq!(from.len(), self.len_bytes, "copy_out fills the whole span");
-        // SAFETY: as many bytes, mapped writable while `'a` lasts; others may access them meanwhile.
-        unsafe { copy::copy_out_past_caches(base.as_ptr(), from) }
+        // SAFETY: as many bytes, mapped writable while `'a` lasts; others may access them meanwhile. Nobody writes `from`.
+        unsafe { copy::copy_between_registered(base.as_ptr(), from.as_ptr(), from.len()) }
         Ok(())
     }
 
-    /// Copies bytes that others may write meanwhile to the whole span, in ascending order of addresses, and
-    /// [past the caches](Self::copy_out_past_caches) if `past_caches`: one copy, and none of them is believed.
+    /// Copies bytes that others may write meanwhile to the whole span, and as
+    /// [`copy_out_registered`](Self::copy_out_registered) does if `is_registered`: one copy, and none of them is believed.
     ///
     /// # Errors
     ///
@@ -248,15 +248,15 @@ impl<'a> Span<'a> {
     /// # Panics
     ///
     /// If there are more or fewer bytes, or they are of this span.
-    pub fn copy_lent(&self, from: LentBytes<'_>, past_caches: bool) -> Result<(), ViewError> {
+    pub fn copy_lent(&self, from: LentBytes<'_>, is_registered: bool) -> Result<(), ViewError> {
         let to = self.writable()?.base.as_ptr();
         let (from, len_bytes) = (from.as_ptr().as_ptr().cast_const(), from.len());
         assert_eq!(len_bytes, self.len_bytes, "copy_lent fills the whole span");
         assert!(to.addr().abs_diff(from.addr()) >= len_bytes, "a copy of bytes to themselves");
-        if past_caches {
+        if is_registered {
             // SAFETY: as many bytes, mapped writable while `'a` lasts; what is lent is mapped, and elsewhere. Others may
             // access both meanwhile.
-            unsafe { copy::copy_between_past_caches(to, from, len_bytes) }
+            unsafe { copy::copy_between_registered(to, from, len_bytes) }
         } else {
             // SAFETY: as above.
             unsafe { copy::copy_between(to, from, len_bytes) }

@@ -18,6 +18,9 @@ const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "libmlx5.so.1"];
 /// The usual folders of the dynamic linker, after `LD_LIBRARY_PATH`.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
 
+/// Characters of the first half of a GID, as the kernel writes it: `fe80:0000:0000:0000`.
+const PREFIX_TEXT: usize = 19;
+
 /// A device as the kernel shows it; text that could not be read is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelDevice {
@@ -35,8 +38,24 @@ pub struct KernelDevice {
 struct Port {
     number: String,
     state: String,
+    physical_state: String,
     link_layer: String,
     rate: String,
+    /// The first half of its first GID: on InfiniBand the subnet.
+    #[serde(skip)]
+    prefix: String,
+}
+
+impl Port {
+    /// Whether it carries no traffic yet: the link is up and waits for a subnet manager, or the link is being made. A
+    /// port that is disabled, as one without a cable, is not on its way.
+    fn is_coming(&self) -> bool {
+        match self.state.as_str() {
+            "INIT" | "ARMED" => true,
+            "DOWN" => !["", "Disabled", "Sleep"].contains(&self.physical_state.as_str()),
+            _ => false,
+        }
+    }
 }
 
 /// Something that was looked for.
@@ -76,6 +95,14 @@ impl KernelDevice {
         up.or(self.ports.first()).map_or("", |port| &port.link_layer)
     }
 
+    /// Prefix of the subnet of the first port of InfiniBand that carries traffic.
+    #[must_use]
+    pub fn subnet(&self) -> Option<&str> {
+        let is_it = |port: &&Port| port.state == "ACTIVE" && port.link_layer == "InfiniBand";
+        let prefix = self.ports.iter().find(is_it).map(|port| &*port.prefix);
+        prefix.filter(|prefix| !prefix.is_empty())
+    }
+
     /// Ports that carry no traffic: number, state, link layer.
     pub fn ports_down(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         let down = self.ports.iter().filter(|port| port.state != "ACTIVE");
@@ -87,14 +114,25 @@ impl KernelDevice {
     #[must_use]
     pub fn for_tests(name: &str, state: &str, link_layer: &str) -> Self {
         let [driver, board, firmware, rate] = ["mlx5_core", "", "", ""].map(str::to_owned);
+        let prefix = "fe80:0000:0000:0000".to_owned();
         let port = Port {
             number: "1".to_owned(),
             state: state.to_owned(),
+            physical_state: String::new(),
             link_layer: link_layer.to_owned(),
             rate,
+            prefix,
         };
         let numa_node = "0".to_owned();
         Self { name: name.to_owned(), driver, board, firmware, numa_node, ports: vec![port] }
+    }
+
+    /// The same in another subnet, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_subnet(mut self, prefix: &str) -> Self {
+        self.ports.iter_mut().for_each(|port| prefix.clone_into(&mut port.prefix));
+        self
     }
 
     /// Whether a port of it carries traffic.
@@ -102,13 +140,19 @@ impl KernelDevice {
     pub fn is_up(&self) -> bool {
         self.ports.iter().any(|port| port.state == "ACTIVE")
     }
+
+    /// Whether a port of it is about to carry traffic.
+    #[must_use]
+    pub fn is_coming_up(&self) -> bool {
+        self.ports.iter().any(Port::is_coming)
+    }
 }
 
 impl fmt::Display for KernelDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, driver, board, firmware, ports, .. } = self;
         write!(f, "{name} (driver {driver}, board {board}, firmware {firmware})")?;
-        for Port { number, state, link_layer, rate } in ports {
+        for Port { number, state, link_layer, rate, .. } in ports {
             write!(f, "; port {number}: {state}, {link_layer}, {rate}")?;
         }
         Ok(())
@@ -150,12 +194,17 @@ fn device(path: &Path, name: &str) -> KernelDevice {
     let ports = path.join("ports");
     let port = |number: String| {
         let port = ports.join(&number);
-        let state = line(&port.join("state"));
+        // "4: ACTIVE"
+        let word = |name: &str| {
+            let state = line(&port.join(name));
+            state.split_once(": ").map_or(state.clone(), |(_, word)| word.to_owned())
+        };
         Port {
-            // "4: ACTIVE"
-            state: state.split_once(": ").map_or(state.clone(), |(_, word)| word.to_owned()),
+            state: word("state"),
+            physical_state: word("phys_state"),
             link_layer: line(&port.join("link_layer")),
             rate: line(&port.join("rate")),
+            prefix: line(&port.join("gids/0")).chars().take(PREFIX_TEXT).collect(),
             number,
         }
     };
@@ -235,6 +284,7 @@ mod tests {
         sysfs.write("mlx5_0/ports/1/state", "4: ACTIVE\n");
         sysfs.write("mlx5_0/ports/1/link_layer", "InfiniBand\n");
         sysfs.write("mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n");
+        sysfs.write("mlx5_0/ports/1/gids/0", "fec0:0000:0000:0001:0200:00ff:fe00:0007\n");
         fs::create_dir_all(sysfs.0.join("mlx5_0/device")).unwrap();
         symlink("../../drivers/mlx5_core", sysfs.0.join("mlx5_0/device/driver")).unwrap();
         sysfs.write("rxe0/hca_type", "");
@@ -248,6 +298,27 @@ mod tests {
         assert_eq!((devices.len(), devices[1].name()), (2, "rxe0"));
         assert!(devices[0].is_up() && !devices[1].is_up());
         assert_eq!(devices[0].driver(), CONNECTX_DRIVER);
+        assert_eq!(devices[0].subnet(), Some("fec0:0000:0000:0001"));
+        assert_eq!(devices[1].subnet(), None);
+    }
+
+    #[test]
+    fn a_port_that_is_coming_up_is_told_from_one_that_is_disabled() {
+        let sysfs = Folder::new("coming");
+        for (device, state, physical_state, is_coming) in [
+            ("a", "4: ACTIVE", "5: LinkUp", false),
+            ("b", "2: INIT", "5: LinkUp", true),
+            ("c", "3: ARMED", "5: LinkUp", true),
+            ("d", "1: DOWN", "2: Polling", true),
+            ("e", "1: DOWN", "3: Disabled", false),
+            ("f", "1: DOWN", "1: Sleep", false),
+        ] {
+            sysfs.write(&format!("{device}/ports/1/state"), state);
+            sysfs.write(&format!("{device}/ports/1/phys_state"), physical_state);
+            let (devices, _) = devices_under(&sysfs.0);
+            let last = devices.last().unwrap();
+            assert_eq!((last.name(), last.is_coming_up()), (device, is_coming), "{state}");
+        }
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use memory::sync::hint;
 
-use crate::contention::CoreContention;
+use crate::{
+    clock,
+    contention::{CoreContention, TimedYield},
+    neighbours::{Machine, Neighbours},
+};
 
 /// The waiting mode of a process. Chosen per process, not per call.
 ///
@@ -19,11 +23,11 @@ pub enum Wait {
     /// few cores, and after each poll on a contended one. For a thread with a core of its own.
     Busy,
     /// Polls `spins` times, then yields the core `yields` times, then sleeps in the kernel. On a
-    /// contended core it does not spin.
+    /// contended core it does not spin; beside threads that compute it sleeps at once.
     Adaptive {
         /// Polls, about 20 ns each, before it yields.
         spins: u32,
-        /// Polls with `sched_yield(2)` before it sleeps.
+        /// Polls with `sched_yield(2)` before it sleeps; with `u32::MAX` it never sleeps.
         yields: u32,
     },
     /// Sleeps at once.
@@ -52,12 +56,13 @@ pub enum IdleStep {
     Sleep,
 }
 
-/// Counts empty polls in a row.
+/// Counts empty polls in a row, and learns from its yields who shares the core.
 #[derive(Debug, Default)]
 pub struct Idle {
     polls: u32,
     yields: u32,
     contention: CoreContention,
+    neighbours: Neighbours,
 }
 
 impl Idle {
@@ -68,11 +73,15 @@ impl Idle {
     }
 
     /// A poll found nothing, but what the thread waits for is due at any moment: spins once, also on a
-    /// contended core.
+    /// contended core. Beside threads that compute it returns false, and the thread should [`step`](Self::step).
     #[inline(always)]
-    pub fn spin(&mut self) {
+    pub fn spin(&mut self) -> bool {
+        if self.neighbours.compute() {
+            return false;
+        }
         self.polls = self.polls.saturating_add(1);
         hint::spin_loop();
+        true
     }
 
     /// A poll found nothing. Spins or yields once, or tells the caller to sleep.
@@ -84,6 +93,9 @@ impl Idle {
             Wait::Adaptive { spins, yields } => (spins, yields),
             Wait::Block => (0, 0),
         };
+        if self.neighbours.compute() && self.neighbours.begin(clock::now_ns(), Machine::now) {
+            return IdleStep::Sleep;
+        }
         if self.polls <= spins && !self.contention.is_contended() {
             hint::spin_loop();
             return IdleStep::Spun;
@@ -93,11 +105,20 @@ impl Idle {
         }
         if wait == Wait::Busy {
             self.polls = 0;
-        } else {
+        } else if yields != u32::MAX {
             self.yields += 1;
         }
-        self.contention.yield_core();
+        self.yield_core(yields != u32::MAX);
         IdleStep::Yielded
+    }
+
+    /// Yields the core once. A thread that `may_sleep` learns from what that took.
+    fn yield_core(&mut self, may_sleep: bool) {
+        if let Some(TimedYield { before_ns, after_ns }) = self.contention.yield_core()
+            && may_sleep
+        {
+            self.neighbours.yielded(before_ns, after_ns, Machine::now);
+        }
     }
 }
 
@@ -146,7 +167,7 @@ mod tests {
     #[test]
     fn what_is_due_at_any_moment_is_spun_for_and_counts() {
         let mut idle = Idle { contention: CoreContention::new(true), ..Idle::default() };
-        (0..3).for_each(|_| idle.spin());
+        assert!((0..3).all(|_| idle.spin()));
         idle.contention = CoreContention::new(false);
         assert_eq!(idle.step(Wait::Adaptive { spins: 3, yields: 0 }), IdleStep::Sleep);
     }

@@ -24,6 +24,7 @@ pub mod futex;
 pub mod idle;
 pub mod lock;
 pub mod machine;
+mod neighbours;
 
 pub mod plain_file;
 pub mod private_dir;

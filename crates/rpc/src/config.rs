@@ -295,7 +295,7 @@ impl Config {
     /// # Errors
     ///
     /// [`ConfigError::Receives`].
-    pub(crate) fn check_receives(&self, nic: &NicAttributes) -> Result<(), ConfigError> {
+    pub fn check_receives(&self, nic: &NicAttributes) -> Result<(), ConfigError> {
         let entries = self.receive_entries(nic);
         let (posted, peers) = (self.posted(entries), self.sharers());
         if posted >= peers || self.rnr_retry == RNR_RETRY_FOR_EVER {

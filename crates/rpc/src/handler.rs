@@ -3,7 +3,7 @@
 use proto::{Status, copyrpc::RequestId};
 use verbs::Nic;
 
-use crate::{Account, BodyPiece, CloseReason, PeerId, Token, Worker};
+use crate::{Account, BodyPiece, CloseReason, LandedBody, PeerId, Token, Worker};
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -32,6 +32,27 @@ pub trait Handler<N: Nic> {
     /// handler may take, and that of `request` is empty.
     fn large_request(&mut self, worker: &mut Worker<N>, request: Request<'_>, body: &mut Vec<u8>) {
         self.request(worker, Request { body, ..request });
+    }
+
+    /// Whether a request of this method, whose `len_bytes` come by rendezvous, is to be told by
+    /// [`landed_request`](Self::landed_request), and so without a private copy.
+    fn keeps_landed(&self, method: u16, len_bytes: usize) -> bool {
+        let _ = (method, len_bytes);
+        false
+    }
+
+    /// As [`large_request`](Self::large_request), of a request that this handler
+    /// [keeps](Self::keeps_landed) where its body landed.
+    fn landed_request(
+        &mut self,
+        worker: &mut Worker<N>,
+        request: Request<'_>,
+        landed: LandedBody<N>,
+    ) {
+        let mut body = vec![0; landed.len_bytes()];
+        landed.copy_to(0, &mut body);
+        drop(landed);
+        self.large_request(worker, request, &mut body);
     }
 
     /// A call has ended: `cookie` is what it was made with. `body` is empty unless a handler sent

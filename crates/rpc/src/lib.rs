@@ -47,7 +47,7 @@ pub use error::{
 pub use handler::{Handler, Request};
 pub use partial_calls::PartialCall;
 pub use peer::PeerId;
-pub use piece::BodyPiece;
+pub use piece::{BodyPiece, LandedBody};
 pub use pool::{Account, LargeMemory};
 pub use proto::{
     Status,

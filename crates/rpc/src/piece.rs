@@ -1,4 +1,4 @@
-//! Pieces of bodies that have arrived by rendezvous.
+//! Bodies that have arrived by rendezvous, and pieces of them, where the NIC put them.
 
 use core::ops::Range;
 
@@ -56,6 +56,52 @@ impl<'b, N: Nic> BodyPiece<'b, N> {
     /// [`Overfull`]: nothing was put.
     pub fn put_to(&self, to: &mut Filler<'_>) -> Result<(), Overfull> {
         self.buffer.put_part(self.range.start, self.range.len(), to)
+    }
+}
+
+/// The body of a request, where the NIC put it: in memory of which no peer has a key. On a NIC of software whoever maps
+/// that memory may change it all the same. The memory counts for the peer until this is dropped.
+pub struct LandedBody<N: Nic> {
+    buffer: Buffer<N>,
+}
+
+impl<N: Nic> LandedBody<N> {
+    pub(crate) fn new(buffer: Buffer<N>) -> Self {
+        Self { buffer }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.buffer.len_bytes()
+    }
+
+    /// Copies bytes from `offset` on.
+    ///
+    /// # Panics
+    ///
+    /// If they do not lie in the body.
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        self.buffer.copy_part(offset, to);
+    }
+
+    /// Puts a part into a message: it is copied once.
+    ///
+    /// # Errors
+    ///
+    /// [`Overfull`]: nothing was put.
+    ///
+    /// # Panics
+    ///
+    /// If the part does not lie in the body.
+    pub fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) -> Result<(), Overfull> {
+        self.buffer.put_part(part.start, part.len(), to)
+    }
+}
+
+impl<N: Nic> core::fmt::Debug for LandedBody<N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LandedBody").field("len_bytes", &self.len_bytes()).finish_non_exhaustive()
     }
 }
 

@@ -260,6 +260,20 @@ mod tests {
         Dialer::new(Hello { from: name(1, 1), to: name(2, 2), epoch: 7, nonce })
     }
 
+    /// A port of another build may be on the other side. A change of these bytes changes [`MAGIC`], and the version
+    /// between daemons (crate `proto`), which names both to an operator.
+    #[test]
+    fn fault_e7_a_hello_has_the_bytes_that_builds_in_use_have() {
+        let mut bytes = b"cpr/tcp1\x98\0\x01\0\x07\0\0\0".to_vec();
+        bytes.extend(b"\xfdcpr\0\0\0\x01\0\0\0\x01\x7f\0\0\x01");
+        bytes.extend(b"\xfdcpr\0\0\0\x02\0\0\0\x02\x7f\0\0\x01");
+        bytes.extend(DIALER);
+        assert_eq!(begin(DIALER).1[..], bytes);
+        let mut other = begin(DIALER).1;
+        other[7] += 1;
+        assert_eq!(Hello::from_bytes(&other), Err(HandshakeError::Magic));
+    }
+
     #[test]
     fn two_that_know_the_secret_meet() {
         let key = key("a secret of the job");

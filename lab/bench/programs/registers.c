@@ -12,6 +12,9 @@
 
 enum { KEYS = 1024, PUT_EVERY = 20, VALUE_BYTES = 64 };
 
+/* Deadline of a call, in microseconds: a daemon that is alive may wait long for a core. */
+#define PATIENCE_US 120000000
+
 struct task {
     uint32_t rank, first_key;
     uint16_t service, get, put;
@@ -115,8 +118,8 @@ int main(int argc, char **argv) {
     task.service = copyrpc_service_number("registers");
     task.get = copyrpc_method_number("get");
     task.put = copyrpc_method_number("put");
-    if (task.in_flight == 1 ? copyrpc_client_connect(argv[1], 0, &client) != COPYRPC_OK
-                            : copyrpc_pipeline_connect(argv[1], 0, &pipeline) != COPYRPC_OK)
+    if (task.in_flight == 1 ? copyrpc_client_connect(argv[1], PATIENCE_US, &client) != COPYRPC_OK
+                            : copyrpc_pipeline_connect(argv[1], PATIENCE_US, &pipeline) != COPYRPC_OK)
         fail("connect");
     while (scanf("%" SCNu64, &count) == 1) {
         uint64_t begin_ns = now_ns();

@@ -12,6 +12,8 @@ import time
 import copyrpc
 
 KEYS, PUT_EVERY = 1024, 20
+# Seconds: a daemon that is alive may wait long for a core.
+PATIENCE = 120
 GET, PUT = copyrpc.method_number("get"), copyrpc.method_number("put")
 SERVICE = copyrpc.service_number("registers")
 
@@ -52,7 +54,7 @@ def one_by_one(client: copyrpc.Client, rank: int, plan: Plan) -> None:
 
 
 async def awaited(socket: str, rank: int, plan: Plan, in_flight: int) -> None:
-    async with copyrpc.AsyncClient(socket) as client:
+    async with copyrpc.AsyncClient(socket, timeout=PATIENCE) as client:
 
         async def calls(count: int) -> None:
             for _ in range(count):
@@ -71,7 +73,7 @@ def main() -> None:
     rank, first_key, in_flight = numbers
     plan = Plan(first_key)
     if in_flight == 1:
-        with copyrpc.Client(socket) as client:
+        with copyrpc.Client(socket, timeout=PATIENCE) as client:
             one_by_one(client, rank, plan)
     else:
         asyncio.run(awaited(socket, rank, plan, in_flight))

@@ -34,7 +34,7 @@ use crate::{
     calls::{COMPARED_EVERY, NumberedMessage},
     error::Error,
     sample::{Ready, SamplePlan},
-    shared_words::{SharedWord, SharedWords},
+    shared_words::{PATIENCE, SharedWord, SharedWords},
     stats::Laps,
 };
 
@@ -53,8 +53,6 @@ const OF: usize = 100;
 const WINDOW: usize = 4;
 /// Longest answer: what an ordinary call carries at most.
 pub(crate) const ANSWER_BYTES_MAX: usize = 15 << 20;
-/// Longest wait for a daemon, for a peer and for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at what the other process does.
 const NAP: Duration = Duration::from_millis(1);
 

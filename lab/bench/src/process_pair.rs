@@ -26,11 +26,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     cores::{self, Cores},
     error::Error,
-    shared_words::SharedWords,
+    shared_words::{PATIENCE, SharedWords},
 };
 
 /// Longest wait for a message that the other side should send or take soon.
-pub const REPLY_DEADLINE: Duration = Duration::from_secs(10);
+pub const REPLY_DEADLINE: Duration = PATIENCE;
 
 /// One end of the control channel.
 #[derive(Debug)]

@@ -3,7 +3,10 @@
 use std::{env, process, time::Duration};
 
 use copyrpc_bench::clients::{self, Clients, ClientsError};
-use measure::schedule::{Experiment as _, interleave};
+use measure::{
+    rounds::Rounds,
+    schedule::{Experiment as _, interleave},
+};
 
 const CLIENT: &str = "client";
 /// Length of a sample.
@@ -43,7 +46,8 @@ fn every_form_does_its_work_in_each_place() {
     let cells = clients.cells();
     let rows = cells.len();
     assert!(!is_complete(&clients) || rows == 18, "{cells:?}");
-    let samples = interleave(&mut clients, 2, |_| true).unwrap().unwrap();
+    let samples =
+        interleave(&mut clients, Rounds::Exactly(2), |_| false, |_| true).unwrap().unwrap();
     assert_eq!(samples.len(), 2 * rows);
     assert!(samples.iter().all(|sample| sample.value.is_finite() && sample.value > 0.0));
 }

@@ -7,7 +7,10 @@ use clap::Args as ClapArgs;
 use measure::{cores::Cores, progress::StepProgress, results::Results, schedule};
 use nics::Selection;
 
-use crate::{bench::shown, output};
+use crate::{
+    bench::{rounds::RoundArgs, shown},
+    output,
+};
 use command::{exit::UsageError, interrupt::stop_at_signal};
 use memory::sync::Ordering;
 
@@ -17,10 +20,6 @@ pub(crate) const CLIENT_COMMAND: &str = "bench-client";
 const SAMPLE: Duration = Duration::from_millis(60);
 /// The same, to be quick.
 const SAMPLE_QUICK: Duration = Duration::from_millis(20);
-/// Samples per row: the fewest that have an interval are 6.
-const RUNS: u16 = 11;
-/// The same, to be quick.
-const RUNS_QUICK: u16 = 3;
 
 const NOTES: [&str; 2] = [
     "here/, there/: the service is on the client's node, or on the other one; one/: one call at a time, \
@@ -51,9 +50,8 @@ pub(crate) struct ClientsArgs {
     /// Show numbers for each pace of the machine apart, instead of one of all samples.
     #[arg(long)]
     by_pace: bool,
-    /// Samples per row [default: 11; with --quick 3].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    runs: Option<u16>,
+    #[command(flatten)]
+    rounds: RoundArgs,
     /// Only rows whose name contains TEXT, and what they are compared with.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     cell: String,
@@ -67,7 +65,7 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
     // Without two cores nothing is measured, and the exit code says so.
     Cores::choose()?;
     let sample = if args.quick { SAMPLE_QUICK } else { SAMPLE };
-    let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
+    let rounds = args.rounds.plan(args.quick);
     let mut clients = Clients::start(vec![CLIENT_COMMAND.into()], &args.cell, sample, None)?;
     let cells = clients.cells();
     if cells.is_empty() {
@@ -78,16 +76,16 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
     let cores = os::affinity::allowed_cores()?.len();
     let nic = Selection::from_env();
     let header = output::header("clients", nic.name(), cores, "nothing".to_owned());
-    let mut progress = StepProgress::new("samples", cells.len() * (runs + 1));
+    let mut progress = StepProgress::new("samples", rounds.samples(cells.len()));
     let stop = stop_at_signal()?;
     let mut samples = Vec::new();
-    let ended = schedule::interleave_into(&mut clients, runs, &mut samples, |cell| {
+    let is_known = shown::is_enough(&cells);
+    let ended = schedule::interleave_into(&mut clients, rounds, is_known, &mut samples, |cell| {
         progress.step(cells[cell].name.clone());
         !stop.load(Ordering::Relaxed)
     });
     drop(progress);
-    let of = cells.len() * runs;
-    let interruption = shown::interruption(&stop, ended, samples.len(), of)?;
+    let interruption = shown::interruption(&stop, ended, samples.len())?;
     let mut results = Results::new(header, &cells, &samples, &[]);
     results.notes.extend(clients.absent.iter().cloned());
     results.notes.extend(NOTES.map(str::to_owned));

@@ -45,8 +45,8 @@ Examples:
 
 All backends take turns: each round measures a short interval of each, in random order. No interval begins before \
 every client has had an answer. Every byte of every answer is checked by the client that asked; a wrong answer or a \
-process that fails ends the run with exit code 1 and is named. SIGINT (Ctrl-C) and SIGTERM end the session; what was \
-measured until then is written, and the exit code is 130.
+process that fails ends the run with exit code 1 and is named. SIGINT (Ctrl-C), SIGTERM and SIGHUP end the session; \
+what was measured until then is written, and the exit code is 130.
 
 Columns: clients/node; system: the backend; waits: how threads wait; k/s: thousands of answered calls per second, \
 median of the rounds, then the smallest and largest; × tcp: ratio to tcp in the same round, median (95 % interval of the \

@@ -53,6 +53,10 @@ fn output_of(row: &Row, folder: &Path) -> String {
     assert!(output.status.success(), "{:?}: {text}{error}", row.command);
     let kills = row.command.iter().any(|argument| argument.starts_with("kill"));
     assert!(kills || !error.contains(" WARN "), "{:?} ends in order: {error}", row.command);
+    if row.command[0] == "sim" {
+        let is_wide = |line: &&str| line.chars().count() > 80;
+        assert_eq!(text.lines().find(is_wide), None, "{:?} fits 80 columns", row.command);
+    }
     let written = fs::read_dir(folder.join("result")).into_iter().flatten();
     for file in written {
         text.push_str(&String::from_utf8_lossy(&fs::read(file.unwrap().path()).unwrap()));

@@ -12,15 +12,21 @@
 
 mod calls;
 mod key_value;
+mod leftovers;
+mod plan;
 mod queues;
 mod rivals;
 mod table;
+mod tool_process;
 mod wakes;
 
-use std::{env, error::Error, fs::File, path::PathBuf, process::ExitCode};
+use std::{env, error::Error, fs::File, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use measure::cores::Cores;
+use copyrpc_command::interrupt::stop_at_signal;
+use measure::{cores::Cores, rounds::Rounds};
+
+use self::plan::ComparisonPlan;
 
 /// A program that ends at the first failure: a wrong comparison has no numbers.
 pub type Fallible<T> = Result<T, Box<dyn Error>>;
@@ -32,12 +38,18 @@ struct Choice {
     /// What to compare
     #[arg(default_value = "all")]
     what: What,
-    /// How often each peer takes its turn at each cell; `kv 0` is a smoke test
-    #[arg(default_value_t = 9)]
-    rounds: usize,
+    /// How often each peer takes its turn at each cell; `kv 0` is a smoke test [default: until all ratios are known to
+    /// 5 % or --time is over, 6 at least, which an interval takes; of wakes 9]
+    rounds: Option<u32>,
     /// Only peers whose names contain this, beside what all are compared with
     #[arg(default_value = "", hide_default_value = true)]
     filter: String,
+    /// Time of each comparison, about; 6 rounds are measured in any case
+    #[arg(long, value_name = "TIME", default_value = "8m", value_parser = plan::time, conflicts_with = "rounds")]
+    time: Duration,
+    /// Bytes of a request of calls, or of a value of kv [default: 56, 1KiB, 4KiB, 64KiB, 1MiB of calls; 64, 4KiB of kv]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = plan::size)]
+    sizes: Vec<usize>,
     /// Also writes the results here, one JSON object per line; not those of `wakes`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -49,6 +61,9 @@ struct Choice {
     #[arg(long)]
     by_pace: bool,
 }
+
+/// Rounds of `wakes`.
+const WAKES: u32 = 9;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
@@ -69,12 +84,28 @@ impl Choice {
         self.what == what || self.what == What::All
     }
 
+    fn plan(&self, cores: Cores) -> Fallible<ComparisonPlan> {
+        let Self { rounds, time, filter, sizes, .. } = self;
+        Ok(ComparisonPlan {
+            cores,
+            rounds: rounds.map_or(Rounds::Known(*time), Rounds::Exactly),
+            filter: filter.clone(),
+            sizes: sizes.clone(),
+            stop: stop_at_signal()?,
+        })
+    }
+
     fn run(&self) -> Fallible<()> {
         if let Some(prefix) = &self.rivals {
             rivals::prefer(prefix)?;
         }
         let cores = Cores::choose()?;
-        let Self { rounds, filter, .. } = self;
+        let plan = self.plan(cores)?;
+        // Processes of the terminal get its signal, too, so it is the cause of an error that the run may have met.
+        self.compare(&plan).map_err(|error| plan.go_on().err().unwrap_or(error))
+    }
+
+    fn compare(&self, plan: &ComparisonPlan) -> Fallible<()> {
         // Better known before something is measured for minutes.
         let open = |path: &PathBuf| {
             File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))
@@ -82,20 +113,20 @@ impl Choice {
         let json = self.json.as_ref().map(open).transpose()?;
         let mut comparison = table::Measurements::default();
         if self.has(What::Queues) {
-            queues::compare(cores, *rounds, filter, &mut comparison)?;
+            queues::compare(plan, &mut comparison)?;
         }
         if self.has(What::Calls) {
             comparison.note(rivals::versions());
-            calls::compare(cores, *rounds, filter, &mut comparison)?;
+            calls::compare(plan, &mut comparison)?;
         }
         if self.has(What::Kv) {
-            key_value::compare(*rounds, filter, &mut comparison)?;
+            key_value::compare(plan, &mut comparison)?;
         }
         if self.what != What::Wakes {
-            comparison.show(cores, json, self.by_pace)?;
+            comparison.show(plan.cores, json, self.by_pace)?;
         }
         if self.has(What::Wakes) {
-            wakes::compare(cores, *rounds)?;
+            wakes::compare(plan, self.rounds.unwrap_or(WAKES))?;
         }
         Ok(())
     }
@@ -106,6 +137,7 @@ fn run_child() -> Option<Fallible<()>> {
     let mut args = env::args().skip(1);
     match args.next()?.as_str() {
         calls::CHILD => Some(calls::serve()),
+        tool_process::CHILD => Some(tool_process::become_tool(args)),
         key_value::OUR_CHILD => Some(key_value::our_child()),
         key_value::CHILD => Some(key_value::child(&args.next().unwrap_or_default())),
         _ => None,

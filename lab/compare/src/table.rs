@@ -3,19 +3,21 @@
 use std::{
     fs::File,
     io::{BufWriter, Write as _},
+    time::Instant,
 };
 
 use copyrpc_os::machine;
 use measure::{
     cores::Cores,
     date,
+    paired::TOLERANCE,
     progress::StepProgress,
     regime::Probes,
-    results::{Cell, FORMAT, Header, Metric, Results},
+    results::{Cell, FORMAT, Header, Metric, Results, are_ratios_known},
     schedule::Sample,
 };
 
-use crate::Fallible;
+use crate::{Fallible, plan::ComparisonPlan};
 
 /// All that was measured.
 pub struct Measurements {
@@ -45,11 +47,6 @@ impl Default for Measurements {
 }
 
 impl Measurements {
-    /// So many rounds of cells are to come.
-    pub fn expect(&self, rounds: usize) {
-        self.progress.expect(rounds);
-    }
-
     /// Adds a cell for each of `peers` at `work`, in this order, which is that of the table.
     pub fn declare<'a>(
         &mut self,
@@ -69,11 +66,40 @@ impl Measurements {
         }
     }
 
-    /// A round of a cell begins. Its number gives the order in which peers take their turns.
-    pub fn begin(&mut self, cell: &str) -> usize {
-        self.round += 1;
-        self.progress.step(cell);
-        self.round
+    /// Takes rounds of all `works` as often as the plan says, and as the ratios of the cells from the one of index `first`
+    /// on demand. `take` is told the index of a work and a number that gives the order in which peers take their turns.
+    pub fn take_rounds(
+        &mut self,
+        (plan, begin): (&ComparisonPlan, Instant),
+        works: &[String],
+        first: usize,
+        mut take: impl FnMut(usize, usize, &mut Self) -> Fallible<()>,
+    ) -> Fallible<()> {
+        self.progress.expect(plan.rounds.min() as usize * works.len());
+        let mut done = 0;
+        while plan.rounds.goes_on(done, begin.elapsed(), || self.is_known_from(first)) {
+            done += 1;
+            for (index, work) in works.iter().enumerate() {
+                plan.go_on()?;
+                self.round += 1;
+                self.progress.step(work.as_str());
+                take(index, self.round, self)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cells so far.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    fn is_known_from(&self, first: usize) -> bool {
+        let samples = self.samples.iter().filter_map(|sample| {
+            let cell = sample.cell.checked_sub(first)?;
+            Some(Sample { cell, ..*sample })
+        });
+        are_ratios_known(&self.cells[first..], &samples.collect::<Vec<_>>(), TOLERANCE)
     }
 
     /// Adds a sample of `peer` at `work`, both [declared](Self::declare).

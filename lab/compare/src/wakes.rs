@@ -14,7 +14,7 @@ use copyrpc_os::{clock, event::EventFd, futex};
 use measure::cores::{self, Cores};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::Fallible;
+use crate::{Fallible, plan::ComparisonPlan};
 
 const ROUND_TRIPS: u32 = 200;
 const SILENCE: Duration = Duration::from_millis(1);
@@ -135,14 +135,15 @@ fn by_eventfd(cores: Cores) -> Fallible<u64> {
 }
 
 /// Prints medians of medians with their spread.
-pub fn compare(cores: Cores, rounds: usize) -> Fallible<()> {
+pub fn compare(plan: &ComparisonPlan, rounds: u32) -> Fallible<()> {
     type Run = fn(Cores) -> Fallible<u64>;
     let rows: [(&str, Run); 3] =
         [("futex", by_futex), ("datagram", by_datagram), ("eventfd", by_eventfd)];
     let mut samples: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for _ in 0..rounds {
         for (name, run) in rows {
-            samples.entry(name).or_default().push(run(cores)?);
+            plan.go_on()?;
+            samples.entry(name).or_default().push(run(plan.cores)?);
         }
     }
     println!("\nround trip between two sleepers, µs: median (min-max; n)");

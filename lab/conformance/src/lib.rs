@@ -182,7 +182,7 @@ pub fn scenario<N: Nic>(name: &str) -> Scenario<N> {
 /// Makes a module of tests that run the suite on one NIC: `$module::threads::*`,
 /// `$module::processes::*` and `$module::processes::peer_death`.
 ///
-/// `$make_nic` is a function `fn(&Place) -> impl Nic`, and `$testbed` a [`Testbed`]; both are paths or expressions that are valid where the macro is used.
+/// `$make_nic` is a function `fn(&NicPlace) -> impl Nic`, and `$testbed` a [`Testbed`]; both are paths or expressions that are valid where the macro is used.
 /// An attribute before the module's name is put before each test, such as `#[ignore]`.
 #[macro_export]
 macro_rules! suite {

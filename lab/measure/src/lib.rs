@@ -6,6 +6,7 @@
 //! ping_pong     the probe: a round trip of two cache lines between two cores
 //! shared_words  the words that two processes, or two threads, of a measurement share
 //! cores         which two cores measure               date       when a number was measured
+//! rounds        how many rounds there are: a number, or as many as ratios take
 //! schedule      interleaves cells, each sample between two probes
 //! events        what the processor counts meanwhile: cycles, instructions, cache misses
 //! reference     numbers of others, on hardware
@@ -34,6 +35,7 @@ pub mod reference;
 pub mod regime;
 pub mod report;
 pub mod results;
+pub mod rounds;
 pub mod schedule;
 pub mod shared_words;
 pub mod stats;

@@ -114,6 +114,12 @@ impl Ratio {
     }
 }
 
+/// The word behind a number of rounds.
+#[must_use]
+pub fn rounds_word(count: usize) -> &'static str {
+    if count == 1 { "round" } else { "rounds" }
+}
+
 /// For a table: the median, then the interval or that the ratio is undecided.
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,8 +133,7 @@ impl fmt::Display for Ratio {
         }
         match self.verdict() {
             Verdict::Undecided { more_rounds } => {
-                let plural = if more_rounds == 1 { "" } else { "s" };
-                write!(f, ", undecided: {more_rounds} more round{plural}")
+                write!(f, ", undecided: {more_rounds} more {}", rounds_word(more_rounds))
             }
             Verdict::More | Verdict::Less | Verdict::Same => Ok(()),
         }

@@ -30,7 +30,7 @@ impl StepProgress {
         Self { steps, bar, started: Instant::now(), last_line: Duration::ZERO }
     }
 
-    /// Adds steps.
+    /// Adds steps that are certain to come: further ones count as they come.
     pub fn expect(&self, more: usize) {
         self.bar.inc_length(more as u64);
     }
@@ -38,6 +38,10 @@ impl StepProgress {
     /// The next step begins.
     pub fn step(&mut self, name: impl Into<String>) {
         let name = name.into();
+        if self.bar.length() == Some(self.bar.position()) {
+            // More than were expected at least.
+            self.bar.inc_length(1);
+        }
         self.bar.inc(1);
         if !stderr().is_terminal() {
             let elapsed = self.started.elapsed();

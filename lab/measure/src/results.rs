@@ -405,20 +405,38 @@ impl Results {
     }
 }
 
+/// Whether the ratios of all `cells` are known to `factor`, as far as they have two samples in a round. Nothing is
+/// missing if there are none.
+#[must_use]
+pub fn are_ratios_known(cells: &[Cell], samples: &[Sample], factor: f64) -> bool {
+    let samples = samples.iter().collect::<Vec<_>>();
+    (0..cells.len()).all(|index| {
+        let versus = cells[index].versus.as_deref();
+        ratio_over(cells, &samples, index, versus).is_none_or(|ratio| ratio.is_known_to(factor))
+    })
+}
+
+/// The ratio of a cell to the one of that name.
+fn ratio_over(
+    cells: &[Cell],
+    samples: &[&Sample],
+    index: usize,
+    reference: Option<&str>,
+) -> Option<Ratio> {
+    let other = cells.iter().position(|cell| Some(cell.name.as_str()) == reference)?;
+    let of_cell = |index: usize| samples.iter().filter(move |sample| sample.cell == index);
+    let others = of_cell(other).map(|sample| (sample.round, sample.value));
+    let others = others.collect::<BTreeMap<_, _>>();
+    Ratio::of(of_cell(index).filter_map(|sample| Some((sample.value, *others.get(&sample.round)?))))
+}
+
 fn rows_of(bench: &str, regime: Regime, cells: &[Cell], samples: &[&Sample]) -> Vec<Row> {
     let of_cell = |index: usize| samples.iter().filter(move |sample| sample.cell == index);
     let summary_of =
         |index: usize| Summary::of(&of_cell(index).map(|sample| sample.value).collect::<Vec<_>>());
     let row = |(index, cell): (usize, &Cell)| {
         let summary = summary_of(index)?;
-        let over = |reference: Option<&str>| {
-            let other = cells.iter().position(|cell| Some(cell.name.as_str()) == reference)?;
-            let others = of_cell(other).map(|sample| (sample.round, sample.value));
-            let others = others.collect::<BTreeMap<_, _>>();
-            let pairs = of_cell(index)
-                .filter_map(|sample| Some((sample.value, *others.get(&sample.round)?)));
-            Ratio::of(pairs)
-        };
+        let over = |reference: Option<&str>| ratio_over(cells, samples, index, reference);
         let per_line = |sample: &&Sample| {
             let Probes { before_ns, after_ns } = sample.probes;
             let ns = match cell.metric {
@@ -634,6 +652,22 @@ mod tests {
         let samples = [100.0, 500.0, 104.0].map(|line_ns| sample(0, 0, line_ns, 2.0 * line_ns));
         let results = Results::new(header(), &cells, &samples, &[]);
         assert!((results.rows[0].line_ratio().unwrap() - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn ratios_are_known_once_their_intervals_are_narrow() {
+        let cells = [cell("a", Metric::Rate, Some("b")), cell("b", Metric::Rate, None)];
+        let rounds = |count: usize, noise: f64| {
+            let of_round = move |round: usize| {
+                let factor = if round.is_multiple_of(2) { noise } else { 1.0 };
+                [sample(0, round, 100.0, 3.0 * factor), sample(1, round, 100.0, 1.0)]
+            };
+            (0..count).flat_map(of_round).collect::<Vec<_>>()
+        };
+        assert!(are_ratios_known(&cells, &rounds(6, 1.01), 1.05));
+        assert!(!are_ratios_known(&cells, &rounds(5, 1.0), 1.05), "five rounds have no interval");
+        assert!(!are_ratios_known(&cells, &rounds(6, 1.5), 1.05));
+        assert!(are_ratios_known(&cells[1..], &rounds(6, 1.5), 1.05), "there is no ratio");
     }
 
     #[test]

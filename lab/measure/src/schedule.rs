@@ -8,11 +8,13 @@
 //! Taking all samples of one cell in a row would let a phase of the machine decide which is faster; the same order in
 //! each round would let one cell always meet what its predecessor leaves behind.
 
+use std::time::Instant;
+
 use rand::{SeedableRng as _, seq::SliceRandom as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use crate::regime::Probes;
+use crate::{regime::Probes, rounds::Rounds};
 
 /// How many messages shared a batch, on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -84,19 +86,21 @@ pub fn shuffled(len: usize, round: usize) -> Vec<usize> {
     order
 }
 
-/// Prepares every cell, then runs all of them in `rounds` rounds, each in an order of its own. `step` is called before each
-/// sample (preparation included) with the cell, and says whether to go on: `None` if it did not.
+/// Prepares every cell, then runs all of them as often as `rounds` says, each round in an order of its own; `is_known` says
+/// whether the samples so far are enough. `step` is called before each sample (preparation included) with the cell, and
+/// says whether to go on: `None` if it did not.
 ///
 /// # Errors
 ///
 /// The first one of `workload`.
 pub fn interleave<W: Experiment>(
     workload: &mut W,
-    rounds: usize,
+    rounds: Rounds,
+    is_known: impl Fn(&[Sample]) -> bool,
     step: impl FnMut(usize) -> bool,
 ) -> Result<Option<Vec<Sample>>, W::Error> {
     let mut samples = Vec::new();
-    let is_whole = interleave_into(workload, rounds, &mut samples, step)?;
+    let is_whole = interleave_into(workload, rounds, is_known, &mut samples, step)?;
     Ok(is_whole.then_some(samples))
 }
 
@@ -107,17 +111,22 @@ pub fn interleave<W: Experiment>(
 /// The first one of `workload`.
 pub fn interleave_into<W: Experiment>(
     workload: &mut W,
-    rounds: usize,
+    rounds: Rounds,
+    is_known: impl Fn(&[Sample]) -> bool,
     samples: &mut Vec<Sample>,
     mut step: impl FnMut(usize) -> bool,
 ) -> Result<bool, W::Error> {
+    let begin = Instant::now();
     for cell in 0..workload.cells() {
         if !step(cell) {
             return Ok(false);
         }
         workload.prepare(cell)?;
     }
-    for round in 0..rounds {
+    let mut done = 0;
+    while rounds.goes_on(done, begin.elapsed(), || is_known(samples)) {
+        let round = done as usize;
+        done += 1;
         let mut before_ns = workload.probe()?;
         for cell in shuffled(workload.cells(), round) {
             if !step(cell) {
@@ -139,6 +148,8 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
+
+    const THREE: Rounds = Rounds::Exactly(3);
 
     /// Replays probes; a sample is its own number.
     struct Script {
@@ -177,7 +188,7 @@ mod tests {
     fn cells_take_turns_and_each_sample_lies_between_two_probes() {
         let mut script =
             script(&[100., 110., 480., /**/ 490., 490., 300., /**/ 90., 90., 90.]);
-        let samples = interleave(&mut script, 3, |_| true).unwrap().unwrap();
+        let samples = interleave(&mut script, THREE, |_| false, |_| true).unwrap().unwrap();
         let orders = (0..3).flat_map(|round| shuffled(2, round)).collect::<Vec<_>>();
         assert_eq!(script.samples, orders);
         assert_eq!(script.probes.len(), 0, "one probe per sample and one per round");
@@ -209,14 +220,29 @@ mod tests {
     }
 
     #[test]
+    fn rounds_end_once_enough_is_known() {
+        let mut script = script(&[100.; 99]);
+        let known = |samples: &[Sample]| samples.len() >= 16;
+        let rounds = Rounds::Known(std::time::Duration::from_secs(3600));
+        let samples = interleave(&mut script, rounds, known, |_| true).unwrap().unwrap();
+        assert_eq!(samples.len(), 16, "eight rounds of two cells");
+        assert_eq!(samples.last().map(|sample| sample.round), Some(7));
+    }
+
+    #[test]
     fn a_run_that_is_stopped_has_no_samples() {
         for allowed in 0..8_usize {
             let mut script = script(&[100.; 9]);
             let mut steps = 0;
-            let samples = interleave(&mut script, 3, |_| {
-                steps += 1;
-                steps <= allowed
-            });
+            let samples = interleave(
+                &mut script,
+                THREE,
+                |_| false,
+                |_| {
+                    steps += 1;
+                    steps <= allowed
+                },
+            );
             assert_eq!(samples, Ok(None));
             assert_eq!(script.samples.len(), allowed.saturating_sub(2), "two are prepared first");
         }
@@ -227,21 +253,27 @@ mod tests {
         let mut samples = Vec::new();
         let mut steps = 0;
         let mut script = script(&[100.; 9]);
-        let whole = interleave_into(&mut script, 3, &mut samples, |_| {
-            steps += 1;
-            steps <= 5
-        });
+        let whole = interleave_into(
+            &mut script,
+            THREE,
+            |_| false,
+            &mut samples,
+            |_| {
+                steps += 1;
+                steps <= 5
+            },
+        );
         assert_eq!((whole, samples.len()), (Ok(false), 3));
         samples.clear();
         let mut script = Script { fail_at: Some(2), ..self::script(&[100.; 9]) };
-        assert_eq!(interleave_into(&mut script, 3, &mut samples, |_| true), Err(2));
+        assert_eq!(interleave_into(&mut script, THREE, |_| false, &mut samples, |_| true), Err(2));
         assert_eq!(samples.len(), 1);
     }
 
     #[test]
     fn the_first_wrong_sample_ends_the_run() {
         let mut script = Script { fail_at: Some(2), ..script(&[100.; 9]) };
-        assert_eq!(interleave(&mut script, 3, |_| true), Err(2));
+        assert_eq!(interleave(&mut script, THREE, |_| false, |_| true), Err(2));
         assert_eq!(script.samples.len(), 2);
     }
 }

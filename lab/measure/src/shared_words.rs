@@ -29,6 +29,9 @@ pub const STREAM_SLOTS: usize = 4096;
 pub const SLOT_WORDS: usize = 8;
 /// Bytes of the shared mapping.
 const SHARED_BYTES: usize = STREAM_OFFSET_BYTES + STREAM_SLOTS * SLOT_WORDS * size_of::<u64>();
+/// Longest silence of another process or thread that is part of a measurement. Its death ends every wait at once, so this
+/// is for those that hang alone, and longer than a process waits for a core of a machine that forty others use.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Empty polls between two looks at the clock.
 const POLLS_PER_CLOCK: u32 = 1 << 12;
 /// Longer between two looks at the clock is time in which the thread did not run.

@@ -10,13 +10,15 @@ use std::{
 };
 
 use uverbs::{
+    condition::CONDITION_ENV,
     launch::LaunchFiles,
     matrix::{Running, new_fabric},
     process::FABRIC_ENV,
 };
+use verbs::LinkLayer;
 
-/// Compiles and runs a program, which prints a line for each failure.
-fn run(source: &str, libraries: &[&str], package: &str) {
+/// Compiles and runs a program, which prints a line for each failure, and may say how the adapter is.
+fn run(source: &str, libraries: &[&str], package: &str, link: LinkLayer) {
     const PATIENCE: Duration = Duration::from_secs(120);
     let stem = source.strip_suffix(".c").unwrap();
     let folder = std::env::temp_dir().join(format!("copyrpc-kernel-{stem}-{}", std::process::id()));
@@ -37,9 +39,9 @@ fn run(source: &str, libraries: &[&str], package: &str) {
         eprintln!("skipped: no cc, or no headers, which are in {package}");
         return;
     }
-    let stage = LaunchFiles::new().unwrap();
+    let stage = LaunchFiles::on(link).unwrap();
     let mut command = stage.command(program.as_os_str());
-    command.env(FABRIC_ENV, new_fabric());
+    command.env(FABRIC_ENV, new_fabric()).env(CONDITION_ENV, folder.join("condition"));
     let mut running = Running::start(command).unwrap();
     let ended = running.end(Instant::now() + PATIENCE);
     let text = running.text();
@@ -49,10 +51,15 @@ fn run(source: &str, libraries: &[&str], package: &str) {
 
 #[test]
 fn a_kernel_refuses_what_is_out_of_range_and_memory_without_rights() {
-    run("verbs.c", &["-libverbs"], "libibverbs-dev");
+    run("verbs.c", &["-libverbs"], "libibverbs-dev", LinkLayer::InfiniBand);
 }
 
 #[test]
 fn names_are_free_at_once_and_options_and_private_data_have_their_limits() {
-    run("cm.c", &["-lrdmacm", "-libverbs"], "librdmacm-dev");
+    run("cm.c", &["-lrdmacm", "-libverbs"], "librdmacm-dev", LinkLayer::InfiniBand);
+}
+
+#[test]
+fn an_address_handle_is_of_a_row_that_has_a_gid_and_loses_its_datagrams_with_it() {
+    run("datagrams.c", &["-libverbs"], "libibverbs-dev", LinkLayer::Ethernet);
 }

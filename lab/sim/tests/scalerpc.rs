@@ -12,7 +12,7 @@ fn plan(clients: &[u16], contexts: usize) -> PoolPlan {
 }
 
 fn run(plan: &PoolPlan) -> Outcome {
-    let outcome = scalerpc::run(plan);
+    let outcome = scalerpc::run(plan, |_, _| ());
     for row in &outcome.rows {
         println!("{row:?}");
     }
@@ -41,7 +41,7 @@ fn neither_falls_while_all_connections_fit_the_nic() {
 #[test]
 fn the_same_seed_gives_the_same_events() {
     let plan = |seed| PoolPlan { seed, depth: 2, ..plan(&[60], 32) };
-    let [first, again, other] = [3, 3, 4].map(|seed| scalerpc::run(&plan(seed)));
+    let [first, again, other] = [3, 3, 4].map(|seed| scalerpc::run(&plan(seed), |_, _| ()));
     assert!(first.events > 1000);
     assert_eq!((first.events, first.trace), (again.events, again.trace));
     assert_ne!(first.trace, other.trace);

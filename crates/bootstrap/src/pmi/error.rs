@@ -101,6 +101,18 @@ pub enum PmiError {
         /// The protocol.
         space: &'static str,
     },
+    /// Rank 0 has put an address of another version.
+    #[error(
+        "rank 0 put an address of version {theirs} into {space}, this rank reads version {ours}; update the older"
+    )]
+    OtherVersion {
+        /// The protocol.
+        space: &'static str,
+        /// The version of rank 0.
+        theirs: u32,
+        /// That of this rank.
+        ours: u32,
+    },
     /// Rank 0 has no port to listen at, or no thread.
     #[error("cannot {step}: {source}")]
     Os {

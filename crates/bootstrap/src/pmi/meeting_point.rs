@@ -12,8 +12,16 @@ use rustix::net::{
 use super::PmiError;
 use crate::{Secret, entropy::NONCE_BYTES, route};
 
-/// The first word of the text.
-const VERSION: &str = "copyrpc1";
+/// Changes whenever the words behind the first change their meaning.
+pub(super) const VERSION: u32 = 1;
+
+/// The first word of the text, before the version.
+const NAME: &str = "copyrpc";
+
+/// The version that a text names first.
+pub(super) fn version_of(text: &str) -> Option<u32> {
+    text.split(',').next()?.strip_prefix(NAME)?.parse().ok()
+}
 
 /// Where the ranks of a launch meet, and their secret.
 #[derive(Clone, Debug)]
@@ -33,15 +41,18 @@ impl MeetingPoint {
     /// No spaces and no `=`, which PMI-1 uses itself.
     pub(super) fn to_text(&self) -> String {
         let secret = String::from_utf8_lossy(self.secret.as_bytes());
-        format!("{VERSION},{},{secret}", self.address)
+        format!("{NAME}{VERSION},{},{secret}", self.address)
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(',');
-        let (version, address, secret) = (words.next()?, words.next()?, words.next()?);
+        let [Some(_), Some(address), Some(secret)] = [words.next(), words.next(), words.next()]
+        else {
+            return None;
+        };
         let is_secret =
             secret.len() == 2 * NONCE_BYTES && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if version != VERSION || !is_secret || words.next().is_some() {
+        if version_of(text) != Some(VERSION) || !is_secret || words.next().is_some() {
             return None;
         }
         let secret = Secret::from_bytes(secret.as_bytes());
@@ -111,6 +122,17 @@ mod tests {
             assert!(MeetingPoint::parse(&format!("{text},")).is_none());
             assert!(MeetingPoint::parse(&text.replace("copyrpc1", "copyrpc2")).is_none());
         }
+    }
+
+    /// Another build may be rank 0: whoever changes these words raises [`VERSION`].
+    #[test]
+    fn fault_e7_a_contact_has_the_words_that_builds_in_use_have() {
+        let digits = "0123456789abcdef".repeat(4);
+        let secret = Secret::from_bytes(digits.as_bytes());
+        let point = MeetingPoint { address: "10.0.0.1:7000".parse().unwrap(), secret };
+        assert_eq!(point.to_text(), format!("copyrpc1,10.0.0.1:7000,{digits}"));
+        assert_eq!(version_of("copyrpc2,who knows"), Some(2));
+        assert_eq!(["", "copyrpc", "something,else", "copyrpc-1,"].map(version_of), [None; 4]);
     }
 
     #[test]

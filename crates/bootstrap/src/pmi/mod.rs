@@ -24,6 +24,7 @@ use std::time::Duration;
 
 pub use error::PmiError;
 pub use meeting_point::{MeetingPoint, ReservedPort};
+use meeting_point::{VERSION, version_of};
 use os::clock;
 
 use crate::RankInfo;
@@ -92,8 +93,13 @@ impl KeySpace {
         let reserved = if rank_info.rank() == 0 { Some(ReservedPort::new()?) } else { None };
         let own = reserved.as_ref().map(|it| MeetingPoint::new(it.address()).to_text());
         let text = self.broadcast(own.as_deref(), &wait)?;
-        let point =
-            MeetingPoint::parse(&text).ok_or(PmiError::MeetingPoint { space: self.name() })?;
+        let space = self.name();
+        let point = MeetingPoint::parse(&text).ok_or_else(|| match version_of(&text) {
+            Some(theirs) if theirs != VERSION => {
+                PmiError::OtherVersion { space, theirs, ours: VERSION }
+            }
+            _ => PmiError::MeetingPoint { space },
+        })?;
         Ok((point, reserved))
     }
 }

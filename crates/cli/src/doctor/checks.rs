@@ -44,7 +44,11 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let nic = nic::describe(&nic::selected(settings));
     let mapping_bytes = nic.as_ref().map_or(0, |description| description.mapping_bytes);
     findings.push(address_space(&limits, settings, mapping_bytes));
-    findings.extend(nic.as_ref().ok().and_then(|it| network::address(it.is_link_local)));
+    if let Ok(nic) = &nic {
+        findings.extend(network::address(nic.is_link_local));
+        findings.extend(nic.roce_ip.map(network::roce));
+        findings.extend(network::room(settings, &nic.attributes));
+    }
     findings.push(selected_nic(settings, nic));
     findings.extend(hardware(settings));
     findings.extend(daemons(settings));

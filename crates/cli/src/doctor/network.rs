@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::ErrorKind,
-    net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket},
     path::Path,
     time::Duration,
 };
@@ -11,6 +11,7 @@ use std::{
 use bootstrap::RankInfo;
 use daemon::config::{DaemonConfig, SERVICE_LEVEL, Settings, Start, TRAFFIC_CLASS};
 use nics::hardware::KernelDevice;
+use verbs::NicAttributes;
 
 use super::Finding;
 use command::nic;
@@ -39,6 +40,7 @@ pub(super) fn all(
     });
     if let Some(address) = address {
         findings.push(meeting(&address, &name));
+        findings.extend(heartbeats(&address));
     }
     findings.extend(nodes(devices, has_node(Path::new("/dev/infiniband"))));
     if !SOFTWARE.contains(&name.as_str()) || name == "auto" {
@@ -129,6 +131,67 @@ fn meeting(address: &str, nic: &str) -> Finding {
     }
 }
 
+/// Whether UDP to the host where daemons meet is answered.
+fn heartbeats(address: &str) -> Option<Finding> {
+    let place = address.to_socket_addrs().ok()?.next().filter(|place| !is_here(*place))?;
+    Some(answered(place))
+}
+
+/// A port of UDP that no process has is refused by the kernel of its host.
+fn answered(place: SocketAddr) -> Finding {
+    const TRIES: usize = 3;
+    const WAIT: Duration = Duration::from_millis(400);
+    let what = "heartbeats";
+    let any: SocketAddr = match place.ip() {
+        IpAddr::V4(_) => ([0; 4], 0).into(),
+        IpAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    let ask = || {
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(place)?;
+        socket.set_read_timeout(Some(WAIT))?;
+        socket.send(&[])?;
+        socket.recv(&mut [0])
+    };
+    for _ in 0..TRIES {
+        match ask() {
+            Ok(_) => return Finding::fine(what, format!("{place} answers UDP")),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                let found =
+                    format!("UDP to {place} is refused, as by a host where no process listens yet");
+                return Finding::fine(what, found);
+            }
+            Err(_) => {}
+        }
+    }
+    let remedy = "daemons see by UDP that others live: a firewall that drops it between the hosts makes peers come \
+                  and go; one that drops ICMP alone does no harm";
+    Finding::note(what, format!("nothing comes back from {place} by UDP"), remedy)
+}
+
+/// Whether one thread's share of the ranks fits what the NIC has.
+pub(super) fn room(settings: &Settings, nic: &NicAttributes) -> Option<Finding> {
+    let config = DaemonConfig::from_settings(settings).ok()?;
+    let launch = command::launch::Launch::of(settings, config.clone());
+    let rank_info = launch.map_or(RankInfo::ALONE, |launch| launch.rank_info);
+    let remedy = "raise COPYRPC_THREADS, which share the other ranks";
+    let refused = daemon::check_device(&config, rank_info, nic).err()?;
+    Some(Finding::fails("peers", refused.to_string(), remedy))
+}
+
+/// What becomes of RoCE packets on their way.
+pub(super) fn roce(ip: Ipv4Addr) -> Finding {
+    if !is_here((ip, 0).into()) {
+        let found = format!("{ip}, which no interface of this network namespace has");
+        let remedy = "containers: --network host; else COPYRPC_NIC_GID_INDEX of a row that is of this namespace";
+        return Finding::note("GID", found, remedy);
+    }
+    let found = format!(
+        "{ip}: packets go to UDP port 4791, past this host's firewall; those of the network have to let them through"
+    );
+    Finding::fine("GID", found)
+}
+
 fn has_node(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names = entries.map(|entry| entry.file_name());
@@ -150,7 +213,9 @@ fn choice(devices: &[KernelDevice], is_chosen: bool) -> Option<Finding> {
         .iter()
         .filter(|device| device.is_up())
         .map(|device| {
-            format!("{} ({}, NUMA node {})", device.name(), device.link_layer(), device.numa_node())
+            let subnet = device.subnet().map(|prefix| format!(" {prefix}::"));
+            let link = format!("{}{}", device.link_layer(), subnet.unwrap_or_default());
+            format!("{} ({link}, NUMA node {})", device.name(), device.numa_node())
         })
         .collect();
     if up.len() < 2 || is_chosen {
@@ -237,6 +302,42 @@ mod tests {
     }
 
     #[test]
+    fn udp_that_does_not_come_back_and_addresses_of_other_namespaces_are_told() {
+        assert!(heartbeats("127.0.0.1:9").is_none(), "this host");
+        let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let place = silent.local_addr().unwrap();
+        let away = answered(place);
+        assert!(away.verdict == Verdict::Note && away.remedy.contains("firewall"), "{away:?}");
+        drop(silent);
+        assert_eq!(answered(place).verdict, Verdict::Fine, "a kernel refuses");
+        let own = roce(Ipv4Addr::LOCALHOST);
+        assert!(own.verdict == Verdict::Fine && own.found.contains("4791"), "{own:?}");
+        let other = roce(Ipv4Addr::new(192, 0, 2, 1));
+        assert!(other.verdict == Verdict::Note && other.remedy.contains("--network host"));
+    }
+
+    #[test]
+    fn a_job_that_is_too_large_for_the_device_is_found_before_it_starts() {
+        let nic = command::nic::describe(&command::nic::named("soft", &settings(&[])));
+        let adapter = NicAttributes { cqes_max: 4095, ..nic.unwrap().attributes };
+        let job = |size: &str| {
+            let flags = [
+                ("rank", "0"),
+                ("size", size),
+                ("rendezvous", "./meet"),
+                ("secret-file", "/dev/null"),
+            ];
+            room(&settings(&flags), &adapter)
+        };
+        assert!(job("2").is_none());
+        let found = job("1000").unwrap();
+        assert!(
+            found.verdict == Verdict::Fails && found.remedy.contains("COPYRPC_THREADS"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
     fn devices_that_are_down_many_or_hidden_are_told_with_a_remedy() {
         let device = KernelDevice::for_tests;
         let both =
@@ -245,6 +346,11 @@ mod tests {
         assert!(
             chosen.found.contains("mlx5_0 (Ethernet")
                 && chosen.found.contains("mlx5_1 (InfiniBand")
+        );
+        let far = device("mlx5_2", "ACTIVE", "InfiniBand").in_subnet("fec0:0000:0000:0001");
+        let subnets = choice(&[both[1].clone(), far], false).unwrap().found;
+        assert!(
+            subnets.contains("fe80:0000:0000:0000::") && subnets.contains("fec0:0000:0000:0001::")
         );
         assert!(choice(&both, true).is_none() && choice(&both[..1], false).is_none());
         assert!(lossless(&both, [0, 0]).is_some() && lossless(&both, [3, 106]).is_none());

@@ -108,7 +108,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
         draw_distributions(frame, left, " a turn of the loop ", &PHASES, &recent);
         draw_distributions(frame, right, " a call on its way ", &TRAVEL, &recent);
     }
-    let help = "q quits   up, down: another daemon   distributions are those of the last interval";
+    let help = "q quits   up, down: another daemon   distributions: of the last interval";
     frame.render_widget(Paragraph::new(Line::from(help).style(Color::DarkGray)), keys);
 }
 

@@ -42,7 +42,12 @@ fn each_wrong_place_to_meet_has_its_own_cause_and_the_exit_code_of_settings() {
         (&["--rendezvous", "n0:99999"][..], "has no port from 1 to 65535"),
         (&["--rendezvous", "n0:0"], "has no port from 1 to 65535"),
         (&["--rendezvous", "meet"], "a folder that all share is written with a slash"),
-        (&["--rank", "0"], "set both, or neither"),
+        (&["--rank", "0"], "--rank (COPYRPC_RANK) is set, and --size (COPYRPC_SIZE) is not"),
+        (
+            &["--rank", "3", "--size", "3"],
+            "--rank and --size (COPYRPC_RANK, COPYRPC_SIZE): rank 3 of 3",
+        ),
+        (&["--rank", "0", "--size", "2"], "nothing says where they meet; set --rendezvous"),
         (&["--rank", "0", "--size", "2", "--rendezvous", "127.0.0.1:1"], "need a secret"),
         (&["--config", "/nonexistent.toml"], "cannot read /nonexistent.toml"),
         (&["--depth", "3"], "not a power of two"),

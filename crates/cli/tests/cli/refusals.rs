@@ -148,8 +148,18 @@ fn clean_asks_the_lock_before_it_removes_anything() {
     assert_eq!(text(&kept.stdout), "nothing of a dead daemon is left\n");
     assert!(Path::new(&sock).exists());
     drop(lock);
+    // What `--dry-run` names is what goes; a folder in the place of a file is of no daemon, and named.
+    let place = folder.file("other.metrics");
+    fs::create_dir(&place).unwrap();
+    let would = ended(folder.command(&["clean", "--dry-run"]));
     let removed = ended(folder.command(&["clean"]));
     assert!(text(&removed.stdout).contains(&format!("removed {sock}")), "{removed:?}");
+    assert_eq!(text(&would.stdout).replace("would remove", "removed"), text(&removed.stdout));
+    for told in [would, removed] {
+        assert!(told.status.success() && !text(&told.stdout).contains(&place), "{told:?}");
+        assert!(text(&told.stderr).contains(&format!("{place} is a folder")), "{told:?}");
+    }
+    assert!(Path::new(&place).is_dir());
     assert!(!Path::new(&sock).exists() && folder.0.join("job.lock").exists());
 }
 

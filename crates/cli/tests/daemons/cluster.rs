@@ -118,7 +118,7 @@ impl Cluster {
     }
 
     /// What the daemon of a rank has logged in its latest life.
-    fn log(&self, rank: u32) -> PathBuf {
+    pub(super) fn log(&self, rank: u32) -> PathBuf {
         // Beside the folder, of which a test looks what is left there.
         self.folder.with_extension(format!("{rank}.log"))
     }

@@ -164,8 +164,23 @@ fn fault_c1_a_daemon_that_cannot_have_its_memory_says_so() {
     let command = cluster.settle(0, command.args(["-c", &script])).stderr(Stdio::piped());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code().is_some(), "no signal ended it: {output:?}");
+    assert_eq!(output.status.code(), Some(3), "the unit does not try again: {output:?}");
     assert!(text.contains("no memory for a region") && text.contains("ulimit -v"), "{text}");
+}
+
+/// Whichever limit it meets first, and whoever needs what it lacks: a limit does not get higher by trying again.
+#[test]
+fn fault_c1_a_daemon_below_limits_of_this_machine_ends_with_the_code_that_units_do_not_repeat() {
+    let mut cluster = Cluster::new(1);
+    cluster.kill(0);
+    // The NIC, and a client; the listener, and clients.
+    for limit in ["-v 65536", "-v 250000", "-n 12", "-n 20"] {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit {limit} && exec {} daemon", env!("CARGO_BIN_EXE_copyrpc"));
+        let command = cluster.settle(0, command.args(["-c", &script])).stderr(Stdio::piped());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{limit}: {output:?}");
+    }
 }
 
 /// Ends a daemon that was started by hand, and says what it logged.

@@ -15,6 +15,7 @@ mod several;
 mod storm;
 mod tcp;
 mod threads;
+mod versions;
 
 use std::{
     env, fs,

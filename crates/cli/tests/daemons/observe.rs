@@ -55,6 +55,15 @@ fn observe(cluster: Cluster) {
         assert_eq!(back[0]["requests"], 18, "{back}");
         let services = json(&cluster, 1, &["services", "--json"]);
         assert_eq!((&services[0]["service"], &services[0]["requests"]), (&ECHO.into(), &15.into()));
+        // So do services that lend memory, each with its process.
+        let socket = cluster.socket(1);
+        let lent = client::bulk::BulkProvider::offer(&socket, ECHO + 2, Default::default());
+        let lent = lent.unwrap();
+        let services = json(&cluster, 1, &["services", "--json"]);
+        let listed: Vec<_> = services.as_array().unwrap().iter().map(|it| &it["service"]).collect();
+        assert_eq!(listed, [&Value::from(ECHO), &Value::from(ECHO + 2)], "{services}");
+        assert_eq!(services[1]["providers"], 1, "{services}");
+        drop(lent);
         for (command, word) in [("clients", "program"), ("peers", "up"), ("services", "requests")] {
             let shown = text(&cluster, 1, &[command]);
             assert!(shown.contains(word), "{command}: {shown}");

@@ -236,6 +236,9 @@ impl BulkProvider {
                 Err(ProvideError::Denied(_)) => {
                     return Err(CallError::Unanswered(Status::PermissionDenied));
                 }
+                Err(error) if error.is_of_another_version() => {
+                    return Err(CallError::Unanswered(Status::FailedPrecondition));
+                }
                 // There is no daemon yet, or another process has the service.
                 Err(_) => {}
             }

@@ -8,27 +8,26 @@
 //! | [`Provider::run`] | wherever the [`Request`] goes; it is answered later, in any order | own queues |
 //! | [`Provider::run_async`] | as futures on this thread | handlers that await |
 
-mod asks;
 mod cancellation;
 mod clock;
+mod daemon_search;
 mod direct_counts;
-mod given;
 mod in_place;
 mod inbound;
+mod link;
 mod offer;
 mod outbox;
 mod reception;
-mod reconnect;
 mod request;
+mod requests;
 mod running;
 mod session;
 mod stop_sign;
 mod tasks;
 mod thread_queue;
-mod turns;
 mod verdict;
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use ipc::Filler;
 use proto::Status;
@@ -179,7 +178,7 @@ impl Provider {
         mut self,
         mut start: impl FnMut(Request) -> F,
     ) -> Result<(), ProvideError> {
-        let tasks = tasks::Tasks::new(self.session.outbox());
+        let tasks = tasks::Tasks::new(Arc::clone(self.session.outbox()));
         self.session.run(&mut |request| tasks.start(start(request)), &mut || tasks.poll())
     }
 }

@@ -57,6 +57,13 @@ pub enum ProvideError {
     Os(#[source] std::io::Error),
 }
 
+impl ProvideError {
+    /// Whether the daemon speaks another version: this process can never offer anything there.
+    pub(crate) fn is_of_another_version(&self) -> bool {
+        matches!(self, Self::Connect(ConnectError::Handshake(ipc::HandshakeError::Version { .. })))
+    }
+}
+
 /// A service that a process offers, as errors name it.
 ///
 /// ```

@@ -1,20 +1,23 @@
 //! Clients of this node that call a provider without the daemon in between: the daemon introduces them.
 
-use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use ipc::{ClientId, Filler, OpenRequest, RequestId};
 use os::clock;
 use proto::Status;
-use zerocopy::{FromBytes as _, IntoBytes as _};
+use zerocopy::FromBytes as _;
 
 use crate::{
-    CallError,
-    message::{CallExtra, DETAIL_BYTES_MAX, DirectHead, DirectRecord, HAS_TRACE, method, origin},
+    message::{CallExtra, DETAIL_BYTES_MAX, DirectHead, DirectRecord, HAS_TRACE, origin},
     provider::{
-        asks::{Asks, daemon_head},
         cancellation::{Cancellation, DaemonSession},
         direct_counts::DirectCounts,
         inbound::{Context, Inbound},
+        link::DaemonLink,
         verdict::{TOO_LONG, Verdict, too_long},
     },
 };
@@ -30,7 +33,7 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Reception {
-    pub(super) server: ipc::Server,
+    server: ipc::Server,
     /// Rank of this node.
     rank: u32,
     answer_bytes_max: usize,
@@ -42,13 +45,8 @@ pub(super) struct Reception {
 
 impl Reception {
     /// Offers the daemon to introduce clients; `None`: it does not.
-    pub(super) fn open(
-        ipc: &mut ipc::PipelinedClient<Asks>,
-        service: u16,
-        answer_bytes_max: usize,
-        daemon: Arc<DaemonSession>,
-    ) -> Option<Self> {
-        let terms = ipc.terms();
+    pub(super) fn open(link: &mut DaemonLink) -> Option<Self> {
+        let terms = link.terms();
         let message_max = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         let config = ipc::ServerConfig {
             depth: DEPTH,
@@ -59,23 +57,24 @@ impl Reception {
             ..ipc::ServerConfig::default()
         };
         let (server, channel) = ipc::Server::introduced(config).ok()?;
-        ipc.send_descriptor(channel.as_fd()).ok()?;
-        let head = daemon_head(method::RECEIVE);
-        ipc.submit_parts(&[head.as_bytes(), &service.to_le_bytes()], Asks::Sign).ok()?;
-        ipc.flush();
-        let mut outcome = None;
-        while outcome.is_none() {
-            ipc.poll_outcomes(|_, told| {
-                let told = told.map_err(|failed| CallError::from(failed.error));
-                outcome = Some(told.map(|body| body.first_chunk().copied()));
-            });
-            if outcome.is_none() {
-                ipc.rest();
-            }
-        }
-        let rank = u32::from_le_bytes(outcome?.ok()??);
-        let (counts, callers) = (DirectCounts::default(), Vec::new());
-        Some(Self { server, rank, answer_bytes_max, counts, daemon, callers })
+        Some(Self {
+            server,
+            rank: link.receive(channel.as_fd())?,
+            answer_bytes_max: link.answer_bytes_max(),
+            counts: DirectCounts::default(),
+            daemon: Arc::clone(link.session()),
+            callers: Vec::new(),
+        })
+    }
+
+    /// Before a sleep; `false`: there is something to do.
+    pub(super) fn arm(&mut self) -> bool {
+        self.server.arm()
+    }
+
+    /// After a sleep.
+    pub(super) fn wake_up(&mut self) {
+        self.server.service_now();
     }
 
     /// Takes so many requests of a client in a turn, at most.
@@ -193,7 +192,7 @@ impl Reception {
         self.count(id, verdict);
     }
 
-    /// Answers a request in place. Returns whether the answer was given up while it was filled.
+    /// Answers a request in place. `false`: the answer was given up while it was filled.
     pub(super) fn answer_in_place(
         &mut self,
         id: RequestId,
@@ -201,11 +200,17 @@ impl Reception {
         fill: impl FnOnce(&mut Filler<'_>),
     ) -> bool {
         let filled = self.server.replies().reply_unless_given_up(id, len_bytes, fill);
-        let is_given_up = filled == Err(ipc::ReplyError::GivenUp);
-        if !is_given_up {
+        let is_filled = filled != Err(ipc::ReplyError::GivenUp);
+        if is_filled {
             self.count(id, Verdict::of_service(Status::Ok, None));
         }
-        is_given_up
+        is_filled
+    }
+}
+
+impl AsFd for Reception {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.server.as_fd()
     }
 }
 

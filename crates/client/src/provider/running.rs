@@ -82,7 +82,7 @@ impl SharedSession {
     /// The leader reads requests; returns how much it did, or `None`: it leads no longer.
     fn read(&mut self) -> Option<usize> {
         let Self { session, waiting, failed, .. } = self;
-        if failed.is_some() || session.outbox.is_stopped() {
+        if failed.is_some() || session.outbox().is_stopped() {
             return None;
         }
         let read = session.take_requests(&mut |request| waiting.push_back(request));
@@ -178,7 +178,7 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
         }
         loop {
             let is_calm = is_first || self.queue.quick() >= quick_min;
-            if is_calm && !session.outbox.is_stopped() && self.queue.lead() {
+            if is_calm && !session.outbox().is_stopped() && self.queue.lead() {
                 session.take_clients(true);
                 self.leadership.begin_term();
                 return Ok(false);
@@ -267,7 +267,7 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
                 }
                 shared.answer(request, status, answer);
             }
-            shared.session.ipc.flush();
+            shared.session.flush();
             shared.session.rest(count > 0);
         }
         self.end_term();

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`BulkInbox`](crate::bulk_inbox::BulkInbox) | messages of this turn |
 //! | [`Regions`] | memory of clients that is registered |
+//! | [`Registrations`] | memory of clients that is to be registered |
 //! | `lent` | calls of this node's clients, and the slices that they lend |
 //! | `works` | calls that providers of this node answer, and what they may access |
 //! | `transfers` | ranges that are being moved for providers |
@@ -14,6 +15,7 @@
 mod caller;
 mod provider;
 mod regions;
+mod registrations;
 mod transfers;
 
 use std::collections::BTreeMap;
@@ -25,7 +27,8 @@ use client::{
 use ids::slots::{Key, SlotTable};
 use memory::sync::Arc;
 use provider::{Offer, Work};
-use regions::{Regions, Registering};
+use regions::Regions;
+use registrations::Registrations;
 use rpc::{PeerId, Status, Worker};
 use transfers::Transfer;
 use verbs::Nic;
@@ -117,24 +120,10 @@ impl From<Status> for Answer {
     }
 }
 
-/// Time between two looks of a daemon without other work at memory that is being registered.
-const REGISTERING_LOOK_NS: u64 = 1_000_000;
-
-/// Memory that is being registered, and its client's call.
-struct AskedRegion<N: Nic, P: ClientPort> {
-    reply_to: P::ReplyTo,
-    /// The client waits no longer: the memory is given back then.
-    deadline_ns: u64,
-    registering: Registering<N, P::Client>,
-}
-
 /// All about bulk memory, for one thread of a daemon.
 pub(crate) struct Bulk<N: Nic, P: ClientPort> {
     regions: Regions<N, P::Client>,
-    /// Memory that is being registered.
-    registering: Vec<AskedRegion<N, P>>,
-    /// Time of the next look at it; `u64::MAX`: there is none.
-    registering_look_ns: u64,
+    registrations: Registrations<N, P>,
     lent: SlotTable<Lent<P>>,
     works: SlotTable<Work<P>>,
     /// Deadlines of `works`.
@@ -160,8 +149,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     pub(crate) fn new(limits: &Limits, processes: Arc<ProcessRegions>) -> Self {
         Self {
             regions: Regions::new(limits, processes),
-            registering: Vec::new(),
-            registering_look_ns: u64::MAX,
+            registrations: Registrations::default(),
             lent: SlotTable::bounded(LENT_MAX),
             works: SlotTable::bounded(WORKS_MAX),
             work_deadlines: Wheel::default(),
@@ -185,19 +173,19 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     /// Calls that lend or borrow memory, and registrations.
     #[inline]
     pub(crate) fn open(&self) -> usize {
-        self.lent.len() + self.works.len() + self.registering.len()
+        self.lent.len() + self.works.len() + self.registrations.len()
     }
 
     /// Time of the next look at memory that is being registered; `u64::MAX` if there is none.
     #[inline]
     pub(crate) fn registering_look_ns(&self) -> u64 {
-        self.registering_look_ns
+        self.registrations.look_ns()
     }
 
     /// Handles what came in this turn, and moves what is to be moved. Returns how much was done.
     #[inline]
     pub(crate) fn advance(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
-        let is_idle = self.transfers.is_empty() && self.registering.is_empty();
+        let is_idle = self.transfers.is_empty() && self.registrations.is_empty();
         if turn.dispatcher.bulk.is_empty() && is_idle {
             return 0;
         }
@@ -225,37 +213,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 Caller::Thread(..) => {}
             }
         }
-        done += self.end_registrations(turn);
+        done += self.registrations.advance(turn, &mut self.regions);
         done += self.pump(turn);
         done
-    }
-
-    /// Answers clients whose memory is registered by now. Memory of a client that is gone, or that waits no longer, is
-    /// given back.
-    fn end_registrations(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
-        let before = self.registering.len();
-        let Self { registering, regions, .. } = self;
-        registering.retain_mut(|asked| {
-            let reply_to = asked.reply_to;
-            let unwanted = if !turn.port.is_there(P::client_of(reply_to)) {
-                Some(Status::Cancelled)
-            } else if turn.now_ns() >= asked.deadline_ns {
-                Some(Status::DeadlineExceeded)
-            } else {
-                None
-            };
-            match regions.end(&mut asked.registering, unwanted) {
-                None => return true,
-                Some(Ok(key)) => turn.reply(reply_to, Status::Ok, &key.to_u64().to_le_bytes()),
-                Some(Err(Status::Cancelled)) => {}
-                Some(Err(status)) => turn.reply(reply_to, status, &[]),
-            }
-            false
-        });
-        let is_over = self.registering.is_empty();
-        self.registering_look_ns =
-            if is_over { u64::MAX } else { turn.now_ns() + REGISTERING_LOOK_NS };
-        before - self.registering.len()
     }
 
     fn request(
@@ -280,9 +240,15 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                     return Status::InvalidArgument.into();
                 };
                 let deadline_ns = message.request.deadline_ns;
-                self.regions.begin(turn.worker, client, maker, fd, word(0)).map(|registering| {
-                    self.registering.push(AskedRegion { reply_to, deadline_ns, registering });
-                    Answer::Later
+                let Self { regions, registrations, .. } = self;
+                regions.reserve(client, maker, word(0)).and_then(|reserved| {
+                    match registrations.add(reply_to, deadline_ns, reserved, fd) {
+                        Ok(()) => Ok(Answer::Later),
+                        Err(reserved) => {
+                            regions.release(reserved);
+                            Err(Status::ResourceExhausted)
+                        }
+                    }
                 })
             }
             method::FORGET => Ok(self.regions.forget(client, word(0)).into()),
@@ -347,6 +313,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let given_up = core::mem::take(&mut turn.dispatcher.bulk.given_up);
         if self.open() > 0 {
             self.give_up_calls(turn, &given_up);
+            self.registrations.expire(turn, &mut self.regions);
             self.expire_lent(turn);
             self.expire_works(turn);
             self.expire_transfers(turn);
@@ -360,6 +327,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     fn clients_gone(&mut self, turn: &mut Turn<'_, N, P>) {
         self.callers_gone(turn);
         self.providers_gone(turn);
-        self.regions.retain(|client| turn.port.is_there(client));
+        let Self { registrations, regions, .. } = self;
+        registrations.retain(regions, |client| turn.port.is_there(client));
+        regions.retain(|client| turn.port.is_there(client));
     }
 }

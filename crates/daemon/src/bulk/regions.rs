@@ -1,12 +1,10 @@
 //! Memory of clients that the NIC may access.
 
-use std::os::fd::OwnedFd;
-
 use ids::slots::{Key, SlotTable};
 use memory::sync::Arc;
 use proto::bulk::{Extent, Slice};
-use rpc::{LocalRegion, Status, Worker};
-use verbs::{MemoryError, Nic, Registration};
+use rpc::{LocalRegion, Status};
+use verbs::{MemoryError, Nic};
 
 use crate::{
     limits::Limits,
@@ -26,12 +24,25 @@ struct Entry<N: Nic, C> {
     is_forgotten: bool,
 }
 
-/// Memory of a client that is being registered.
-pub(super) struct Registering<N: Nic, C> {
+/// The share that a region of a client takes, before it is registered and afterwards.
+pub(super) struct Reserved<C> {
     client: C,
     maker: Maker,
     len_bytes: u64,
-    registration: Registration<LocalRegion<N>>,
+}
+
+impl<C: Copy> Reserved<C> {
+    pub(super) fn client(&self) -> C {
+        self.client
+    }
+
+    pub(super) fn maker(&self) -> Maker {
+        self.maker
+    }
+
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
 }
 
 /// The regions of all clients, by key.
@@ -65,9 +76,8 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
     }
 
     fn remove(&mut self, key: Key) {
-        if let Some(entry) = self.table.remove(key) {
-            self.held.remove(entry.len_bytes);
-            self.processes.remove(entry.maker, entry.len_bytes);
+        if let Some(Entry { client, maker, len_bytes, .. }) = self.table.remove(key) {
+            self.release(Reserved { client, maker, len_bytes });
         }
     }
 
@@ -93,54 +103,48 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
         }
     }
 
-    /// Begins to map and to register memory of a client, which counts from now on.
+    /// Takes the share of a region that a client is to get.
     ///
     /// # Errors
     ///
     /// As of [`check_share`](Self::check_share).
-    pub(super) fn begin(
+    pub(super) fn reserve(
         &mut self,
-        worker: &mut Worker<N>,
         client: C,
         maker: Maker,
-        fd: OwnedFd,
         len_bytes: u64,
-    ) -> Result<Registering<N, C>, Status> {
+    ) -> Result<Reserved<C>, Status> {
         self.check_share(maker, len_bytes)?;
-        let len = usize::try_from(len_bytes).map_err(|_| Status::OutOfRange)?;
-        let registration = worker.begin_expose_memfd(fd, len);
         self.held.add(len_bytes);
         self.processes.add(maker, len_bytes);
-        Ok(Registering { client, maker, len_bytes, registration })
+        Ok(Reserved { client, maker, len_bytes })
     }
 
-    /// The region, once it is registered; `None`: not yet. No client gets a region that is `unwanted` by then.
+    /// Gives a share back.
+    pub(super) fn release(&mut self, reserved: Reserved<C>) {
+        self.held.remove(reserved.len_bytes);
+        self.processes.remove(reserved.maker, reserved.len_bytes);
+    }
+
+    /// Adds a region, if it was registered; else its share is given back.
     ///
     /// # Errors
     ///
-    /// [`Status::InvalidArgument`]: the memory is not as it must be; [`Status::Unimplemented`]: the NIC lends
-    /// none; [`Status::ResourceExhausted`]; the reason for which the region is unwanted.
-    pub(super) fn end(
+    /// The status of `made`; [`Status::ResourceExhausted`].
+    pub(super) fn insert(
         &mut self,
-        registering: &mut Registering<N, C>,
-        unwanted: Option<Status>,
-    ) -> Option<Result<Key, Status>> {
-        let ended = registering.registration.poll()?;
-        let &mut Registering { client, maker, len_bytes, .. } = registering;
-        let made = ended.map_err(|error| {
-            tracing::warn!(%error, "memory of a process is not registered");
-            status_of(&error)
-        });
-        let made = unwanted.map_or(made, Err);
-        let made = made.and_then(|region| {
+        reserved: Reserved<C>,
+        made: Result<LocalRegion<N>, Status>,
+    ) -> Result<Key, Status> {
+        let Reserved { client, maker, len_bytes } = reserved;
+        let inserted = made.and_then(|region| {
             let entry = Entry { client, maker, region, len_bytes, uses: 0, is_forgotten: false };
             self.table.insert(entry).map_err(|_| Status::ResourceExhausted)
         });
-        if made.is_err() {
-            self.held.remove(len_bytes);
-            self.processes.remove(maker, len_bytes);
+        if inserted.is_err() {
+            self.release(Reserved { client, maker, len_bytes });
         }
-        Some(made)
+        inserted
     }
 
     /// A client's own region, by an alleged key.
@@ -222,7 +226,7 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
 }
 
 /// Whose fault it is that memory was not registered.
-fn status_of(error: &MemoryError) -> Status {
+pub(super) fn status_of(error: &MemoryError) -> Status {
     match error {
         MemoryError::Foreign => Status::Unimplemented,
         MemoryError::Unfit { .. } | MemoryError::Length { .. } | MemoryError::Access(_) => {
@@ -235,9 +239,9 @@ fn status_of(error: &MemoryError) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd as _;
+    use std::os::fd::{AsFd as _, OwnedFd};
 
-    use rpc::Config;
+    use rpc::{Config, Worker};
 
     use super::*;
 
@@ -258,8 +262,11 @@ mod tests {
             fd: OwnedFd,
             len_bytes: u64,
         ) -> Result<Key, Status> {
-            let mut registering = self.begin(worker, client, maker, fd, len_bytes)?;
-            self.end(&mut registering, None).unwrap()
+            let reserved = self.reserve(client, maker, len_bytes)?;
+            let mut registration =
+                worker.begin_expose_memfd(fd, usize::try_from(len_bytes).unwrap());
+            let made = registration.poll().unwrap().map_err(|error| status_of(&error));
+            self.insert(reserved, made)
         }
     }
 

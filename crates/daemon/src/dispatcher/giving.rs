@@ -1,9 +1,9 @@
 //! Requests on their way to the processes and threads that are to answer them: given at once if they are short, else in
 //! pieces, and queued while nobody asks for one.
 
-use client::message::{ContextHead, HAS_CONTEXT, WorkHead};
+use client::message::{CallerHead, ContextHead, HAS_CONTEXT, PEER_HEAD_BYTES, WorkHead};
 use ids::slots::Key;
-use rpc::{Status, Worker};
+use rpc::{LandedBody, Status, Worker};
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
 
@@ -20,7 +20,7 @@ use crate::{
     metrics::Counter,
     request::{Body, Caller, Request},
     services::{QueuedRequest, Served, dequeue},
-    source::{PrivateBody, Source, copied},
+    source::{LandedSource, PrivateBody, Source, copied},
     threads::{AskedBy, ThreadCall, ThreadRequest},
 };
 
@@ -84,7 +84,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 let asked = self.ask_thread_or_queue((key, caller), service, (rank, method), body);
                 return asked.map_err(|status| self.take_refused(key, status));
             }
-            (Server::Thread, body @ Source::Left(_)) => {
+            (Server::Thread, body @ (Source::Left(_) | Source::Landed(_))) => {
                 let recipient = Recipient::Thread { service, rank, method };
                 self.long_bodies.push((key, caller), body, None, recipient);
                 return Ok(());
@@ -202,7 +202,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 }
                 share
             }
-            Source::Left(_) => None,
+            Source::Left(_) | Source::Landed(_) => None,
         };
         call.server = Server::Given(poll.client);
         let (head, context) = work_heads::<P>(&poll, key, (rank, method), call);
@@ -269,10 +269,55 @@ impl<P: ClientPort> Dispatcher<P> {
         let request = request.without_body();
         let body = PrivateBody::behind(head_bytes, core::mem::take(memory));
         let request = Request { body: Body::Long(Source::Private(body)), ..request };
+        self.hand_over_if_admitted(replies, worker, request, Some(&served));
+    }
+
+    /// A request of another node whose body lies where the NIC put it, because a process waited for a request when this
+    /// one came.
+    #[cold]
+    pub(super) fn serve_landed<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        request: rpc::Request<'_>,
+        landed: LandedBody<N>,
+    ) {
+        let mut heads = [0; PEER_HEAD_BYTES + size_of::<CallerHead>()];
+        let heads_bytes = heads.len().min(landed.len_bytes());
+        let heads = &mut heads[..heads_bytes];
+        // The one look at them.
+        landed.copy_to(0, heads);
+        let served = self.services.others(request.method);
+        let (request, head_bytes) =
+            match self.request_of_peer(rpc::Request { body: heads, ..request }) {
+                Ok(read) => read,
+                Err(Returned { status, reply_to }) => {
+                    return self.reply_peer(worker, reply_to, status, &[], self.now_ns);
+                }
+            };
+        let body = Body::Long(Source::Landed(LandedSource::behind(head_bytes, landed)));
+        let request = Request { body, ..request.without_body() };
+        // The process may have gone since.
+        self.hand_over_if_admitted(replies, worker, request, served.as_ref());
+    }
+
+    /// Hands a long request of another node over, or refuses it.
+    fn hand_over_if_admitted<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        request: Request<'_, P>,
+        served: Option<&Served>,
+    ) {
         match self.admit(&request) {
             Ok(_) => {
+                let Some(served) = served else {
+                    self.tally.add(Counter::NoService, 1);
+                    let (status, reply_to) = (Status::Unimplemented, request.reply_to);
+                    return self.refuse_peer(worker, Err(Returned { status, reply_to }));
+                };
                 self.services.count_request(request.service);
-                let handed = self.hand_over_in_pieces(replies, request, &served);
+                let handed = self.hand_over_in_pieces(replies, request, served);
                 self.refuse_peer(worker, handed);
             }
             Err(refusal) => {

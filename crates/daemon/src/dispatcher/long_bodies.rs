@@ -12,7 +12,8 @@
 //! | a node whose connection another thread has | private memory of the first thread, then registered memory | one per turn on each of the two threads |
 //! | a process of the own node | the process's memory, from the client's memory: the daemon has no copy | one per turn of the thread, of all bodies inside the node together |
 //! | a process of another thread, or a function that another thread alone has | private memory of the first thread; then as the next row | the same |
-//! | a process, and comes from another node or another thread | the process's memory, from the private memory in which it came | the same |
+//! | a process that waits for one, and comes from another node | the process's memory, from where the NIC put it: the daemon has no copy (`Handler::landed_request`) | the same |
+//! | a process, and comes from another thread, or from another node while no process waits | the process's memory, from the private memory in which it came | the same |
 //! | a function of the client's thread | private memory, which the function gets as a whole | one per turn and client; at most eight requests at a time |
 //!
 //! Up to 16 KiB go in one copy, and up to 128 KiB of bytes in private memory.
@@ -239,6 +240,18 @@ impl<P: ClientPort> Dispatcher<P> {
             let put = worker.put_answer(token, part.start, lent);
             return put.map_err(|_| Stop::Failed(Status::Unavailable));
         }
+        if let (Recipient::Provider { poll, heads, .. }, Source::Landed(body)) =
+            (&*recipient, &*source)
+        {
+            self.copied_bytes += part.len() as u64;
+            let place = heads.len() + part.start..heads.len() + part.end;
+            let is_put =
+                replies.put_part(poll.reply_to, heads.len() + len_bytes, place, |message| {
+                    // There is room for the whole part.
+                    let _ = body.put_to(part, message);
+                });
+            return if is_put { Ok(()) } else { Err(Stop::Failed(Status::Unavailable)) };
+        }
         let is_for_peer =
             matches!((&*recipient, &call.caller), (Recipient::Caller(_), Caller::Peer(_)));
         self.copied_bytes +=
@@ -344,7 +357,7 @@ impl<P: ClientPort> Dispatcher<P> {
         match source {
             Source::Private(body) if is_answer => self.long_bodies.keep(body.into_memory()),
             Source::Private(body) => worker.keep_memory(body.into_memory()),
-            Source::Left(_) => {}
+            Source::Left(_) | Source::Landed(_) => {}
         }
     }
 

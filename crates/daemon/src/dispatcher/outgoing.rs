@@ -5,7 +5,8 @@ use std::time::Duration;
 use client::message::{PEER_HEAD_BYTES, PeerHead};
 use ids::slots::Key;
 use rpc::{
-    Account, BodyPiece, Call, CallError, CallId, CloseReason, PeerId, RequestId, Status, Worker,
+    Account, BodyPiece, Call, CallError, CallId, CloseReason, LandedBody, PeerId, RequestId,
+    Status, Worker,
 };
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
@@ -15,6 +16,7 @@ use crate::{
     dispatcher::{
         Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned,
         departures::tag_of,
+        long_bodies::PIECE_BYTES,
         said::not_executed,
         shares::Charge,
         waiting::{Body, Waiting},
@@ -335,6 +337,25 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         let len_bytes = body.len().saturating_sub(PEER_HEAD_BYTES);
         dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
         dispatcher.serve_peer_in_pieces(replies, worker, request, body, &mut scratch.answer);
+    }
+
+    fn keeps_landed(&self, service: u16, len_bytes: usize) -> bool {
+        len_bytes > PIECE_BYTES
+            && self.replies.takes_parts(len_bytes)
+            && self.dispatcher.services.is_polled(service)
+    }
+
+    fn landed_request(
+        &mut self,
+        worker: &mut Worker<N>,
+        request: rpc::Request<'_>,
+        landed: LandedBody<N>,
+    ) {
+        let Self { dispatcher, replies, .. } = self;
+        dispatcher.tally.add(Counter::Incoming, 1);
+        let len_bytes = landed.len_bytes().saturating_sub(PEER_HEAD_BYTES);
+        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
+        dispatcher.serve_landed(replies, worker, request, landed);
     }
 
     fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {

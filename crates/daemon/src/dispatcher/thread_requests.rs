@@ -150,7 +150,7 @@ impl<P: ClientPort> Dispatcher<P> {
             }
             let body = match body {
                 Source::Private(body) => body,
-                left @ Source::Left(_) => {
+                left @ (Source::Left(_) | Source::Landed(_)) => {
                     let recipient = Recipient::Thread { service, rank, method };
                     self.long_bodies.push((key, caller), left, None, recipient);
                     continue;

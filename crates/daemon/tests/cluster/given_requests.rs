@@ -213,6 +213,27 @@ fn a_request_to_a_provider_takes_a_turn_for_each_piece() {
     }
 }
 
+/// What came from another node goes from where the NIC put it to the process that waits for it. If none waits, it does not
+/// keep registered memory, and is copied once more.
+#[test]
+fn a_request_of_another_node_is_copied_once_to_a_provider_that_waits() {
+    let mut rig = each("given-copies").next().unwrap();
+    let way = WAYS[2];
+    for copies in [2, 1, 1] {
+        let before = rig.cluster.node(1).copied_bytes();
+        let call = rig.call(way, MINUTE, &body(LEN_BYTES));
+        if rig.polls.is_empty() {
+            rig.cluster.until(|cluster| cluster.total(1, Counter::HeldBytes) > 0);
+            assert_eq!(rig.cluster.total(1, Counter::LargeHeld), 0);
+            rig.poll();
+        }
+        rig.expect_whole(call, &body(LEN_BYTES));
+        let copied = rig.cluster.node(1).copied_bytes() - before;
+        assert_eq!(copied / LEN_BYTES as u64, copies, "{copied} B");
+    }
+    rig.expect_nothing();
+}
+
 /// Who calls with little does not wait for all of a longer request.
 #[test]
 fn callers_of_a_provider_take_turns() {
@@ -267,6 +288,35 @@ fn fault_a1_a_caller_that_dies_while_a_provider_is_given_its_request_leaves_noth
             assert!(told.is_none_or(|status| status != Status::Ok), "{way:?}: {told:?}");
             rig.expect_clean();
         }
+    }
+}
+
+/// Its heads count as they were when it was taken, and each byte of its body as it was at one moment.
+#[test]
+fn fault_d12_a_long_request_that_changes_while_it_moves_is_given_once_and_answered() {
+    const CHANGED: u8 = 0xff;
+    for mut rig in each("given-changes") {
+        for way in WAYS {
+            if rig.polls.is_empty() {
+                rig.poll();
+            }
+            let (call, whole) = (rig.call(way, MINUTE, &body(LEN_BYTES)), body(LEN_BYTES));
+            // Some pieces of many.
+            (0..5).for_each(|_| rig.cluster.turn());
+            assert!(rig.cluster.node(way.from).left(way.client) > 0, "{way:?}: it moves");
+            rig.cluster.node(way.from).rewrite_left(way.client, CHANGED);
+            rig.cluster.until(|cluster| cluster.ended.contains_key(&rig.polls[0]));
+            let (work, _, got) = work_of(&mut rig.cluster, rig.polls.pop_front().unwrap());
+            assert_eq!(got.len(), whole.len(), "{way:?}");
+            let is_of = |(got, byte): (&u8, &u8)| got == byte || *got == CHANGED;
+            assert!(got.iter().zip(&whole).all(is_of), "{way:?}");
+            assert_eq!(got[..PIECE_BYTES], whole[..PIECE_BYTES], "{way:?}: it was copied before");
+            assert_eq!(got[LEN_BYTES - 1], CHANGED, "{way:?}");
+            let next = serve(&mut rig.cluster, PROVIDER, work, b"served");
+            rig.polls.push_back(next);
+            assert_eq!(rig.cluster.outcome(call), (Status::Ok, b"served".to_vec()), "{way:?}");
+        }
+        rig.expect_clean();
     }
 }
 

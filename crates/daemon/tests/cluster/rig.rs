@@ -363,6 +363,12 @@ impl Node {
         self.loops.iter().map(|one| one.daemon.worker_stats().bodies.pieces).sum()
     }
 
+    /// Bytes of long bodies that its threads and their workers copied.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        let of_worker = |one: &Loop| one.daemon.worker_stats().bodies.copied_bytes;
+        self.loops.iter().map(|one| one.daemon.copied_bytes() + of_worker(one)).sum()
+    }
+
     /// A turn of its first thread alone, and what came of it.
     pub(crate) fn step(&mut self, now_ns: u64) -> usize {
         self.loops[0].daemon.step(now_ns)
@@ -425,6 +431,12 @@ impl Node {
     /// The most bytes that were copied at once for the clients of a client's thread.
     pub(crate) fn most_at_once(&self, client: u32) -> usize {
         self.clients(client).borrow().most_at_once
+    }
+
+    /// The clients of a client's thread rewrite every byte of the requests that they have left.
+    pub(crate) fn rewrite_left(&self, client: u32, byte: u8) {
+        let mut clients = self.clients(client).borrow_mut();
+        clients.left.values_mut().for_each(|left| left.fill(byte));
     }
 
     /// Requests that are left with the clients of a client's thread.

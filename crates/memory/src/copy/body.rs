@@ -2,24 +2,35 @@
 //!
 //! A store to a line that the reader's core holds waits for that core. Where both cores share a cache, the wait is short,
 //! and the body may stay in that cache; where they do not, stores past the caches are several times as fast. The kernel
-//! moves processes between cores, so this process measures both ways, and uses the one that pays.
+//! moves processes between cores, so this process measures both ways, and uses the one that pays. It does so apart for
+//! messages between processes and for memory that peers read through their NICs: their readers are on other cores.
 
 use crate::sync::{Ordering, machine::AtomicU32};
 
-/// Shorter bodies go through the caches.
-pub(super) const LONG_BYTES_MIN: usize = 32 << 10;
+/// Shorter messages between processes go through the caches; the way of others is measured.
+const MESSAGE_BYTES_MIN: usize = 32 << 10;
+/// Shorter bodies go to registered memory through the caches.
+const REGISTERED_BYTES_MIN: usize = 8 << 10;
+/// Shorter ones go past the caches wherever the reader is, which gained near, too; the way of others is measured.
+const REGISTERED_CHOICE_BYTES_MIN: usize = 128 << 10;
 /// Of so many copies, one goes the other way, for its pace.
 const LOOK_EVERY: u32 = 128;
 /// Past the caches the reader fetches the body from memory, so the stores alone have to be so much faster.
 const FACTOR: u32 = 3;
 
-/// Paces of both ways, of all threads of this process.
-static PACES: Paces = Paces::new();
+/// Of messages between processes, of all threads of this process.
+pub(super) static MESSAGES: Paces = Paces::new(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MIN);
+/// Of registered memory, of all threads of this process.
+pub(super) static REGISTERED: Paces = Paces::new(REGISTERED_BYTES_MIN, REGISTERED_CHOICE_BYTES_MIN);
 
-/// Time per KiB of each way, in units of a clock that all cores share; 0: not known.
+/// The paces of both ways to memory of one kind: time per KiB, in units of a clock that all cores share; 0: not known.
 ///
 /// The words are hints: threads may overwrite each other's samples.
-struct Paces {
+pub(super) struct Paces {
+    /// Shorter copies go through the caches.
+    past_bytes_min: usize,
+    /// Shorter ones, but for those, go past the caches.
+    choice_bytes_min: usize,
     cached: AtomicU32,
     past: AtomicU32,
     /// Copies until now.
@@ -33,8 +44,9 @@ enum Way {
 }
 
 impl Paces {
-    const fn new() -> Self {
-        Self { cached: AtomicU32::new(0), past: AtomicU32::new(0), copies: AtomicU32::new(0) }
+    const fn new(past_bytes_min: usize, choice_bytes_min: usize) -> Self {
+        let [cached, past, copies] = [const { AtomicU32::new(0) }; 3];
+        Self { past_bytes_min, choice_bytes_min, cached, past, copies }
     }
 
     fn of(&self, way: Way) -> &AtomicU32 {
@@ -75,13 +87,30 @@ impl Paces {
     }
 }
 
-/// Copies as [`super::copy_between`] does.
+/// Copies as [`super::copy_between`] does, in the way that pays.
 ///
 /// # Safety
 ///
 /// As for [`super::copy_between`].
-pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize) {
-    let way = PACES.next();
+#[inline]
+pub(super) unsafe fn copy(paces: &Paces, dst: *mut u8, src: *const u8, len_bytes: usize) {
+    if len_bytes < paces.past_bytes_min || !super::gains_past_caches() {
+        // SAFETY: by contract.
+        return unsafe { super::copy_between(dst, src, len_bytes) };
+    }
+    if len_bytes < paces.choice_bytes_min {
+        // SAFETY: by contract.
+        return unsafe { super::copy_between_past_caches(dst, src, len_bytes) };
+    }
+    // SAFETY: by contract.
+    unsafe { copy_long(paces, dst, src, len_bytes) }
+}
+
+/// # Safety
+///
+/// As for [`super::copy_between`].
+unsafe fn copy_long(paces: &Paces, dst: *mut u8, src: *const u8, len_bytes: usize) {
+    let way = paces.next();
     let start = super::ticks();
     match way {
         // SAFETY: by contract.
@@ -89,7 +118,7 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize) {
         // SAFETY: by contract.
         Way::Past => unsafe { super::copy_between_past_caches(dst, src, len_bytes) },
     }
-    PACES.record(way, super::ticks().wrapping_sub(start), len_bytes);
+    paces.record(way, super::ticks().wrapping_sub(start), len_bytes);
 }
 
 #[cfg(test)]
@@ -111,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_way_that_pays_is_found_again_whenever_cores_change() {
-        let paces = Paces::new();
+        let paces = Paces::new(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MIN);
         let (far, near) = ((430, 70), (110, 70));
         assert!(run(&paces, 1000, far.0, far.1) >= 990, "one look in 128");
         // A look finds the caches fast again.
@@ -124,7 +153,7 @@ mod tests {
 
     #[test]
     fn one_slow_copy_decides_nothing_for_long() {
-        let paces = Paces::new();
+        let paces = Paces::new(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MIN);
         // Fresh pages.
         let way = paces.next();
         paces.record(way, 100_000 * 64, BODY_BYTES);

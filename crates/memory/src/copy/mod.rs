@@ -60,8 +60,7 @@ pub unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
 
 /// Whether [`copy_out_past_caches`] is worth its price on this processor: on those of AMD. On an Intel Xeon long calls
 /// took longer with it (docs/performance.md).
-#[must_use]
-pub fn gains_past_caches() -> bool {
+fn gains_past_caches() -> bool {
     #[cfg(all(not(miri), target_arch = "x86_64"))]
     {
         static IS_AMD: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
@@ -125,12 +124,20 @@ pub unsafe fn copy_out_body(dst: *mut u8, src: &[u8]) {
 /// As for [`copy_between`].
 #[inline]
 pub unsafe fn copy_between_body(dst: *mut u8, src: *const u8, len_bytes: usize) {
-    if len_bytes >= body::LONG_BYTES_MIN && gains_past_caches() {
-        // SAFETY: by contract.
-        return unsafe { body::copy(dst, src, len_bytes) };
-    }
     // SAFETY: by contract.
-    unsafe { copy_between(dst, src, len_bytes) }
+    unsafe { body::copy(&body::MESSAGES, dst, src, len_bytes) }
+}
+
+/// [`copy_between`] to registered memory that a peer on another core reads next through its NIC: a long body in the way
+/// of [`copy_out_body`], by measurements of such memory alone.
+///
+/// # Safety
+///
+/// As for [`copy_between`].
+#[inline]
+pub unsafe fn copy_between_registered(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    // SAFETY: by contract.
+    unsafe { body::copy(&body::REGISTERED, dst, src, len_bytes) }
 }
 
 /// The time, in units of a clock that all cores share.
@@ -371,6 +378,7 @@ mod tests {
     const WAYS: &[(&str, Copy)] = &[
         ("behind a header", behind_header),
         ("past caches", past_caches),
+        ("registered", copy_between_registered),
         ("words out", by_words),
         ("words in", by_words_in),
         ("between", copy_between),

@@ -217,6 +217,15 @@ mod tests {
         assert!(alloc::format!("{error}").contains(&ours), "{error} names {ours}");
     }
 
+    /// Another build may be on the other side: a change of these bytes raises [`VERSION`].
+    #[test]
+    fn fault_e7_a_hello_has_the_bytes_that_builds_in_use_have() {
+        assert_eq!(VERSION, 3);
+        let bytes = b"crpc\x03\0\0\0\x01\0\0\0\x85\x5e\xbc\xd6\x78\x56\x34\x12\x07\0\0\x01\
+            \0\x04\0\0\0\x01\0\0\x40\0\x0c\0\0\0\0\x01";
+        assert_eq!(&hello().encode(), bytes);
+    }
+
     /// Rules C1.1, C1.2 and C1.3.
     #[test]
     fn a_hello_survives_its_bytes_and_wrong_ones_say_why() {

@@ -17,8 +17,8 @@ use super::{
     transfers::{OneSided, Purpose, Transfer},
 };
 use crate::{
-    Account, CloseReason, Handler, LocalRegion, PeerId, Range, RemoteRegion, Request, Token,
-    TransferError,
+    Account, CloseReason, Handler, LandedBody, LocalRegion, PeerId, Range, RemoteRegion, Request,
+    Token, TransferError,
     pool::{Buffer, NoBuffer, Purchase},
     queue::{Piece, What},
 };
@@ -113,13 +113,22 @@ impl<N: Nic> Worker<N> {
 
     /// Fetches the body of a request; a request whose body cannot be fetched is answered, and was not
     /// executed.
-    pub(super) fn fetch_request(&mut self, peer: PeerId, request: LargeRequest) {
+    pub(super) fn fetch_request<H: Handler<N> + ?Sized>(
+        &mut self,
+        peer: PeerId,
+        request: LargeRequest,
+        handler: &H,
+    ) {
         let LargeRequest { id, method, timeout_us, large } = request;
         let account = Account { caller: None, method: Some(method) };
-        let landing = self.take_landing(peer, account, large);
-        match landing.and_then(|buffer| Some((buffer, self.take_private(large)?))) {
+        let is_kept = handler.keeps_landed(method, large.len_bytes as usize);
+        let landing = self.take_landing(peer, account, large).and_then(|buffer| {
+            let body = if is_kept { Vec::new() } else { self.take_private(large)? };
+            Some((buffer, body))
+        });
+        match landing {
             Some((buffer, body)) => {
-                let purpose = Purpose::Request { id, method, timeout_us, buffer };
+                let purpose = Purpose::Request { id, method, timeout_us, buffer, is_kept };
                 self.start(Transfer::new(peer, slice(large), purpose, body));
             }
             None => self.answer(peer, id, Status::ResourceExhausted),
@@ -291,15 +300,18 @@ impl<N: Nic> Worker<N> {
             return self.tell_failed(&purpose);
         }
         match purpose {
-            Purpose::Request { id, method, timeout_us, buffer } => {
+            Purpose::Request { id, method, timeout_us, buffer, is_kept } => {
                 copy.truncate(buffer.len_bytes());
                 // The handler may need the room for its answer.
-                drop(buffer);
+                let landed = is_kept.then(|| LandedBody::new(buffer));
                 if self.is_connected(peer) {
                     let token = Token::new(peer, (id, method), None, &self.tokens);
                     let is_cancelled = self.is_cancelled(&token);
                     let request = Request { token, method, body: &[], timeout_us };
-                    handler.large_request(self, request, &mut copy);
+                    match landed {
+                        Some(landed) => handler.landed_request(self, request, landed),
+                        None => handler.large_request(self, request, &mut copy),
+                    }
                     if is_cancelled {
                         // It was told while the body was on its way, and knew of no request.
                         handler.cancelled(self, peer, id);

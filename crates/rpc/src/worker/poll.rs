@@ -204,7 +204,8 @@ impl<N: Nic> Worker<N> {
         handler: &H,
     ) {
         if let Rare::LargeRequest { id: request, method, timeout_us, large } = rare {
-            return self.fetch_request(id, LargeRequest { id: request, method, timeout_us, large });
+            let request = LargeRequest { id: request, method, timeout_us, large };
+            return self.fetch_request(id, request, handler);
         }
         let Some(live) = self.live(id) else { return };
         match rare {

@@ -41,8 +41,8 @@ pub(super) struct Transfer<N: Nic> {
 
 /// The purpose of a transfer.
 pub(super) enum Purpose<N: Nic> {
-    /// The body of a request.
-    Request { id: RequestId, method: u16, timeout_us: u32, buffer: Buffer<N> },
+    /// The body of a request. The handler may take it where it lands.
+    Request { id: RequestId, method: u16, timeout_us: u32, buffer: Buffer<N>, is_kept: bool },
     /// The body of a response. The handler may be told its pieces.
     Response { call: CallId, buffer: Buffer<N>, is_in_pieces: bool },
     /// One-sided access of the program.
@@ -101,7 +101,7 @@ impl<N: Nic> Transfer<N> {
         stats: &mut BodyStats,
     ) -> Option<(CallId, BodyPiece<'_, N>)> {
         let (told, buffer) = match &self.purpose {
-            Purpose::Access(_) => return None,
+            Purpose::Access(_) | Purpose::Request { is_kept: true, .. } => return None,
             Purpose::Request { buffer, .. } => (None, buffer),
             Purpose::Response { call, buffer, is_in_pieces } => {
                 (is_in_pieces.then_some(*call), buffer)

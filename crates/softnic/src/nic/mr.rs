@@ -18,10 +18,6 @@ use crate::nic::{
 /// From this length on huge pages are worth their rounding.
 const HUGE_BYTES_MIN: usize = 4 << 20;
 
-/// From this length on a copy to memory that peers read goes past the caches: peers run on other cores, and a store to a
-/// line that one of them has read takes much longer than the store to memory.
-const PAST_CACHES_BYTES_MIN: usize = 8 << 10;
-
 /// Longest region.
 const LEN_BYTES_MAX: u64 = 1 << 40;
 
@@ -143,9 +139,7 @@ impl Mr {
             key,
             len_bytes,
             is_registered: true,
-            is_read_by_peers: port.fabric.is_some()
-                && access.contains(Access::REMOTE_READ)
-                && memory::copy::gains_past_caches(),
+            is_read_by_peers: port.fabric.is_some() && access.contains(Access::REMOTE_READ),
             _in_use: in_use.clone(),
         })
     }
@@ -171,12 +165,6 @@ impl Mr {
         // A stopped peer, or a thread of this process, reads or writes here when it continues.
         self.port.leave_behind(LeftBehind::region(self.index, self.region.clone()));
         Err(MemoryError::Busy { peer: Lid::new(peer) })
-    }
-
-    /// Whether so many bytes are stored past the caches.
-    #[inline]
-    fn is_past_caches(&self, len: usize) -> bool {
-        self.is_read_by_peers && len >= PAST_CACHES_BYTES_MIN
     }
 
     fn view<R>(&self, offset: usize, len: usize, view: impl FnOnce() -> Result<R, ViewError>) -> R {
@@ -236,18 +224,14 @@ impl MemoryRegion for Mr {
         let len = from.len();
         self.view(offset, len, || {
             let span = self.region.span(offset, len)?;
-            if self.is_past_caches(len) {
-                span.copy_out_past_caches(from)
-            } else {
-                span.copy_out(from)
-            }
+            if self.is_read_by_peers { span.copy_out_registered(from) } else { span.copy_out(from) }
         });
     }
 
     fn write_lent(&self, offset: usize, from: LentBytes<'_>) {
         let len = from.len();
         self.view(offset, len, || {
-            self.region.span(offset, len)?.copy_lent(from, self.is_past_caches(len))
+            self.region.span(offset, len)?.copy_lent(from, self.is_read_by_peers)
         });
     }
 

@@ -10,8 +10,6 @@
 
 mod program;
 
-use std::time::Duration;
-
 use memory::sync::Ordering;
 use os::{child::from_json, clock::PollClock};
 use protocols::{Caller, Config, OpenError, Protocol, Server};
@@ -22,7 +20,7 @@ use self::program::{Client, Echo};
 use crate::{
     error::Error,
     sample::{Ready, SamplePlan},
-    shared_words::{SharedWord, SharedWords},
+    shared_words::{self, SharedWord, SharedWords},
     traffic::link::PATIENCE,
 };
 
@@ -84,7 +82,7 @@ impl ProtocolCalls {
         }
         config.erpc.sessions_max = self.lanes.max(config.erpc.sessions_max);
         // A machine that runs other programs, too, may not let the server run for long.
-        config.erpc.failure_after = TIMEOUT;
+        config.erpc.failure_after = shared_words::PATIENCE;
         // As many as sessions have credits: each receive is memory that a packet touches in turn.
         config.erpc.receives = (self.lanes.saturating_mul(32)).clamp(256, 4096);
         let scalerpc = &mut config.scalerpc;
@@ -98,7 +96,7 @@ impl ProtocolCalls {
         let zones = POOL_BYTES / (block * usize::from(scalerpc.slots));
         let group = u16::try_from(zones * 2 / 3).unwrap_or(u16::MAX);
         scalerpc.group = set.group.unwrap_or(group.clamp(1, scalerpc.group));
-        scalerpc.slice = set.turn_ns.map_or(scalerpc.slice, Duration::from_nanos);
+        scalerpc.slice = set.turn_ns.map_or(scalerpc.slice, std::time::Duration::from_nanos);
         config
     }
 }
@@ -215,6 +213,3 @@ impl<N: Nic> ProtocolSide<N> {
         Ok(())
     }
 }
-
-/// Longest time that a call may take.
-const TIMEOUT: Duration = Duration::from_secs(20);

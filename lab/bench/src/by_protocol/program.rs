@@ -3,12 +3,13 @@
 use protocols::{Answers, Call, CallError, Caller, Replies, Request, Service, Status};
 use verbs::Nic;
 
-use super::{ProtocolCalls, TIMEOUT};
+use super::ProtocolCalls;
 use crate::{
     error::Error,
     limit::per_second,
     sample::SamplePlan,
     series::{Series, WORD_BYTES, wrong},
+    shared_words::PATIENCE,
 };
 
 /// Answers each request with its body, the first word inverted.
@@ -72,7 +73,7 @@ impl Client {
                 method: 1,
                 cookie: index << 16 | u64::from(lane),
                 response_bytes: self.calls.len_bytes,
-                timeout: TIMEOUT,
+                timeout: PATIENCE,
             };
             match caller.call(lane.into(), &call, self.series.body(index)) {
                 Ok(()) => self.series.count_made(),

@@ -9,7 +9,7 @@ use super::{COMPARED_EVERY, Calls, NUMBER_BYTES, Shape};
 use crate::{
     error::Error,
     sample::{BATCH, SamplePlan},
-    shared_words::{SharedWord, SharedWords},
+    shared_words::{PATIENCE, SharedWord, SharedWords},
     stats::Laps,
 };
 
@@ -89,6 +89,11 @@ fn wrong(index: u64) -> Error {
     Error::Call { index, what: "its answer is not the request".to_owned() }
 }
 
+/// Of every client: a server that is alive may wait long for a core.
+pub(super) fn config(wait: Wait) -> ClientConfig {
+    ClientConfig { wait, timeout: PATIENCE, connect_timeout: PATIENCE, ..ClientConfig::default() }
+}
+
 impl Calls {
     /// Calls, once the server is ready; ns per call, M calls/s of [`Shape::Window`], or GiB/s of [`Shape::OneWay`].
     ///
@@ -97,7 +102,7 @@ impl Calls {
     /// [`Error`].
     pub fn initiate(&self, shared: &SharedWords, sample: &SamplePlan) -> Result<f64, Error> {
         let wait = if self.blocks() { Wait::Block } else { Wait::Busy };
-        let config = ClientConfig { wait, ..ClientConfig::default() };
+        let config = config(wait);
         let (socket, count) = (Self::socket(sample), sample.count);
         let value = match self.shape {
             Shape::RoundTrip | Shape::InPlace => self.round_trips(&socket, config, count)?,

@@ -8,9 +8,9 @@
 //!         ◀──────────────── begin, end, calls ──
 //! ```
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
-use ipc::{ClientConfig, Wait};
+use ipc::Wait;
 use os::{
     child::{Child, ChildChannel, channel_to_parent, this_program},
     clock,
@@ -18,12 +18,10 @@ use os::{
 use serde::{Deserialize, Serialize};
 
 use super::{Calls, client::Fleet};
-use crate::{cores, error::Error, sample::SamplePlan};
+use crate::{cores, error::Error, sample::SamplePlan, shared_words::PATIENCE};
 
 /// Argument by which this program becomes a caller: it must lead to [`serve_caller`].
 pub const CALLER_COMMAND: &str = "bench-caller";
-/// Longest wait for a caller.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The order to a caller.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,7 +60,7 @@ fn call(channel: &mut ChildChannel, order: &CallerOrder) -> Result<CallerReport,
     let calls = Calls { clients: 1, ..order.calls };
     let depth = usize::from(order.depth);
     // On a core that others want, it offers it after each poll in vain.
-    let config = ClientConfig { wait: Wait::Busy, ..ClientConfig::default() };
+    let config = super::client::config(Wait::Busy);
     let mut fleet = Fleet::connect(&order.socket, config, &calls)?;
     fleet.run_or_rest(depth, calls.fewer(super::client::WARM_UP))?;
     fleet.drain()?;

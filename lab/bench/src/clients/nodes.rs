@@ -15,12 +15,13 @@ use copyrpc::{
     nic::Selection,
 };
 
-use crate::clients::registers::{Registers, RegistersClient, Stored};
+use crate::{
+    clients::registers::{Registers, RegistersClient, Stored},
+    shared_words::PATIENCE,
+};
 
 /// Number of nodes.
 const NODES: u32 = 2;
-/// Longest time until all is there.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks.
 const NAP: Duration = Duration::from_millis(2);
 

@@ -14,10 +14,11 @@ use std::{
 use os::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::clients::{ClientsError, Form};
+use crate::{
+    clients::{ClientsError, Form},
+    shared_words::PATIENCE,
+};
 
-/// Longest wait for the end of a sample.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest line of an answer.
 const LINE_BYTES_MAX: usize = 64;
 /// Name of the library of clients in C and Python, as cargo writes it, and as Python looks for it.

@@ -13,9 +13,12 @@ use copyrpc::{
     typed::TypedError,
 };
 
-use crate::clients::{
-    Form,
-    registers::{Plan, Planned, RegistersClient, is_right},
+use crate::{
+    clients::{
+        Form,
+        registers::{Plan, Planned, RegistersClient, is_right},
+    },
+    shared_words::PATIENCE,
 };
 
 /// Why a client ended.
@@ -81,7 +84,7 @@ pub fn run(arguments: &[String]) -> Result<(), ClientError> {
     let task = Task { socket: Path::new(socket), rank, in_flight: in_flight as usize };
     let mut plan = Plan::new(first_key);
     let form = Form::ALL.into_iter().find(|known| known.name() == form);
-    let config = ClientConfig::default();
+    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
     match form {
         Some(Form::Blocking) => {
             let mut client = Client::connect(task.socket, config)?;

@@ -1,13 +1,15 @@
-//! Two daemons: a client of one calls a function of the other.
+//! Two daemons: a client of one calls a function of the other, or a process there.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
+    sync::mpsc,
     thread,
+    time::Instant,
 };
 
 use bootstrap::{JobId, RankInfo, Secret};
-use client::{ClientConfig, Pipeline, To};
+use client::{ClientConfig, Pipeline, Provider, To};
 use daemon::{
     Codec, Inbound, IpcPort, SelectedDaemon, Services, Status, UdpControl,
     config::{DaemonConfig, KNOBS, Layers},
@@ -17,10 +19,31 @@ use daemon::{
 use nics::Selection;
 use os::clock;
 
-use super::{LongCaller, MakeEcho, PATIENCE, Spent, Stepped, config, late, right};
-use crate::{calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error};
+use super::{LongCaller, MakeEcho, Spent, Stepped, config, late, right};
+use crate::{
+    calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error, shared_words::PATIENCE,
+};
 
 const ECHO: u16 = 1;
+/// Of a process.
+const ECHO_OF_PROCESS: u16 = 2;
+
+/// Who answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Echo {
+    Function,
+    /// Of this process, on a thread of its own, which calls the daemon as any other process does.
+    Process,
+}
+
+impl Echo {
+    fn service(self) -> u16 {
+        match self {
+            Self::Function => ECHO,
+            Self::Process => ECHO_OF_PROCESS,
+        }
+    }
+}
 
 /// A daemon.
 struct Node {
@@ -79,10 +102,13 @@ pub(super) struct DaemonCaller {
     /// It connects on a thread of its own, while this one steps the daemon.
     connecting: Option<thread::JoinHandle<Result<Pipeline<u64>, Error>>>,
     pipeline: Option<Pipeline<u64>>,
+    /// The service that it calls.
+    service: u16,
 }
 
 /// The other daemon, before it is made.
 pub(super) struct MakeNode<'a> {
+    answers: Echo,
     nic: &'a Selection,
     control: UdpControl,
     name: String,
@@ -90,13 +116,43 @@ pub(super) struct MakeNode<'a> {
 
 impl MakeEcho for MakeNode<'_> {
     fn make(self, _: &[u8]) -> Result<(Box<dyn Stepped>, Vec<u8>), Error> {
-        let node = Node::open(self.nic, 1, self.control, &self.name)?;
+        let mut node = Node::open(self.nic, 1, self.control, &self.name)?;
+        if self.answers == Echo::Process {
+            start_process(&mut node)?;
+        }
         Ok((Box::new(node), Vec::new()))
     }
 }
 
+/// Starts a process that echoes, and serves until it has offered its service. It ends with the daemon.
+fn start_process(node: &mut Node) -> Result<(), Error> {
+    let socket = node.socket.clone();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
+        let offered = Provider::register(&socket, ECHO_OF_PROCESS, config);
+        // Who waits for it waits as long as this.
+        let _ = tell.send(offered.as_ref().map(drop).map_err(ToString::to_string));
+        let Ok(provider) = offered else { return };
+        // It ends with the daemon, which is no failure.
+        let _ = provider.serve(|inbound, answer| {
+            answer.extend_from_slice(inbound.body);
+            Some(Status::Ok)
+        });
+    });
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        node.step()?;
+        if let Ok(offered) = told.try_recv() {
+            offered.map_err(Error::refused("no service"))?;
+            return Ok(());
+        }
+    }
+    Err(late())
+}
+
 impl DaemonCaller {
-    pub(super) fn pair(nic: &Selection) -> Result<(Self, MakeNode<'_>), Error> {
+    pub(super) fn pair(nic: &Selection, answers: Echo) -> Result<(Self, MakeNode<'_>), Error> {
         let name = format!("{}-{:x}", std::process::id(), clock::now_ns());
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let bind = || UdpControl::bind(at, 2).map_err(Error::refused("no socket for a daemon"));
@@ -106,8 +162,8 @@ impl DaemonCaller {
         zero.set(1, second);
         one.set(0, first);
         let node = Node::open(nic, 0, zero, &name)?;
-        let caller = Self { node, connecting: None, pipeline: None };
-        Ok((caller, MakeNode { nic, control: one, name }))
+        let caller = Self { node, connecting: None, pipeline: None, service: answers.service() };
+        Ok((caller, MakeNode { answers, nic, control: one, name }))
     }
 }
 
@@ -145,7 +201,7 @@ impl LongCaller for DaemonCaller {
 
     fn begin(&mut self, body: &[u8]) -> Result<(), Error> {
         let pipeline = self.pipeline.as_mut().ok_or_else(late)?;
-        let to = To { rank: 1, service: ECHO, method: 0 };
+        let to = To { rank: 1, service: self.service, method: 0 };
         let submitted = pipeline.submit(to, body, 0);
         submitted.map_err(|refused| Error::refused("a call")(refused.error))?;
         pipeline.flush();

@@ -3,10 +3,11 @@
 //! ```text
 //! rpc       caller ═════════════════════════════════════════▶ worker that echoes
 //! daemons   client ── shared memory ──▶ daemon 0 ═══════════▶ daemon 1, whose function echoes
+//! process   client ── shared memory ──▶ daemon 0 ═══════════▶ daemon 1 ── shared memory ──▶ process that echoes
 //! ```
 //!
 //! Counts are taken with all of them on one thread, which steps one after the other: they do not depend on what else the
-//! machine does. Times are taken with the last one on a core of its own; both sides poll, so nobody sleeps or is woken.
+//! machine does. Only the process that echoes has a thread of its own, so there turns are as many as it takes. Times are taken with the last one on a core of its own; both sides poll, so nobody sleeps or is woken.
 //! Every byte of every answer is compared.
 
 use std::{
@@ -21,12 +22,16 @@ use memory::sync::{AtomicBool, Ordering};
 use nics::{OpenError, Opener, Selection, Visitor};
 use rpc::BodyStats;
 
-use crate::{calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error};
+use crate::{
+    calls::NumberedMessage, delegated::ANSWER_BYTES_MAX, error::Error, shared_words::PATIENCE,
+};
 
 mod daemons;
+mod stream;
 mod workers;
 
-use daemons::DaemonCaller;
+use daemons::{DaemonCaller, Echo};
+pub use stream::stream_costs;
 use workers::{WorkerCaller, WorkerEcho};
 
 /// Lengths of a request and of its answer.
@@ -38,8 +43,6 @@ const COPIES_IN_THE_RING: u64 = 3;
 
 /// Calls that are neither counted nor timed: they make regions and pages.
 const WARM_UP: u32 = 8;
-/// Longest wait for a peer and for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The way of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub enum LongCallWay {
     Rpc,
     /// From a client of one daemon to a function of another one.
     Daemons,
+    /// From a client of one daemon to a process of another one.
+    Process,
 }
 
 impl LongCallWay {
@@ -57,6 +62,7 @@ impl LongCallWay {
         match self {
             Self::Rpc => "rpc",
             Self::Daemons => "daemons",
+            Self::Process => "process",
         }
     }
 
@@ -71,7 +77,7 @@ impl LongCallWay {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LongCallCosts {
     /// Bytes that processors copied between the memory of the caller and that of the service, beside the two copies of a
-    /// client, and beside one each of the daemons for bodies of up to 4 KiB and answers of up to 16 KiB.
+    /// client, those of a process that answers, and beside one each of the daemons for bodies of up to 4 KiB and answers of up to 16 KiB.
     pub copied_bytes: f64,
     /// Bytes that were cleared before.
     pub cleared_bytes: f64,
@@ -120,10 +126,13 @@ pub fn long_call_costs(
         }
     }
 
-    if way == LongCallWay::Rpc {
-        return nic.with(OverRpc { len_bytes, calls, cores });
-    }
-    Ok(measured(|| DaemonCaller::pair(nic), len_bytes, calls, cores))
+    let (answers, cores) = match way {
+        LongCallWay::Rpc => return nic.with(OverRpc { len_bytes, calls, cores }),
+        LongCallWay::Daemons => (Echo::Function, cores),
+        // There are two cores, and a third one would have to be its own.
+        LongCallWay::Process => (Echo::Process, None),
+    };
+    Ok(measured(|| DaemonCaller::pair(nic, answers), len_bytes, calls, cores))
 }
 
 fn measured<C: LongCaller, E: MakeEcho>(
@@ -316,9 +325,13 @@ fn times_ns(
         echo.join().unwrap_or_else(panicked)?;
         times
     })?;
+    Ok(percentiles(&mut times))
+}
+
+/// The tenth percentile, and the median.
+fn percentiles(times: &mut [u64]) -> [u64; 2] {
     times.sort_unstable();
-    let at = |tenths: usize| times.get(times.len() * tenths / 10).copied().unwrap_or(0);
-    Ok([at(1), at(5)])
+    [1, 5].map(|tenths| times.get(times.len() * tenths / 10).copied().unwrap_or(0))
 }
 
 /// Page faults of this thread so far that needed no device.
@@ -350,11 +363,12 @@ mod tests {
     use super::*;
 
     /// Bodies are READ once in each direction, in pieces of 128 KiB; after some calls nothing is cleared and no page is
-    /// new. The copies are those that docs/performance.md tells.
+    /// new. The copies are those of docs/performance.md.
     #[test]
     fn a_long_call_costs_what_the_documentation_says() {
         let nic = Selection::with_settings("soft", std::collections::BTreeMap::new());
-        for (way, copies) in [(LongCallWay::Rpc, 4.0), (LongCallWay::Daemons, 4.0)] {
+        let ways = [LongCallWay::Rpc, LongCallWay::Daemons, LongCallWay::Process];
+        for (way, copies) in ways.into_iter().zip([4.0; 3]) {
             let len_bytes = 300_000;
             let costs = long_call_costs(&nic, way, len_bytes, 20, None).unwrap().unwrap();
             let bodies = |bytes: f64| bytes / len_bytes as f64;

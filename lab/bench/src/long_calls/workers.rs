@@ -4,8 +4,8 @@ use os::clock;
 use rpc::{Call, CloseReason, Handler, Invitation, PeerId, ReplyError, Request, Status, Worker};
 use verbs::Nic;
 
-use super::{LongCaller, MakeEcho, PATIENCE, Spent, Stepped, config, late, right};
-use crate::{calls::NumberedMessage, error::Error};
+use super::{LongCaller, MakeEcho, Spent, Stepped, config, late, right};
+use crate::{calls::NumberedMessage, error::Error, shared_words::PATIENCE};
 
 /// A worker that calls.
 pub(super) struct WorkerCaller<N: Nic> {

@@ -12,14 +12,15 @@ use std::{
 };
 
 use super::ThreadSetup;
-use crate::{error::Error, shared_words::WaitError};
+use crate::{
+    error::Error,
+    shared_words::{PATIENCE, WaitError},
+};
 
 /// Calls in flight from one thread to another, as over Flux.
 const CALLS_MAX: u64 = 32;
 /// Longest sleep while there is nothing to do.
 const SLEEP: Duration = Duration::from_millis(10);
-/// Longest sample.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]
 enum Message {

@@ -13,14 +13,15 @@ use inproc::{
 };
 
 use super::ThreadSetup;
-use crate::{error::Error, shared_words::WaitError};
+use crate::{
+    error::Error,
+    shared_words::{PATIENCE, WaitError},
+};
 
 /// Calls in flight from one thread to another.
 const CALLS_MAX: u32 = 32;
 /// Longest sleep while there is nothing to do; replies end it earlier.
 const SLEEP: Duration = Duration::from_millis(10);
-/// Longest sample.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 type Node<D> = flux::Node<u64, u64, u64, D>;
 

@@ -20,7 +20,7 @@ use config::units::{parse_bytes, parse_duration_ns};
 use measure::cores::Cores;
 use protocols::Protocol;
 
-use super::{long_calls::LongArgs, segments::SegmentsArgs, shown::Files};
+use super::{long_calls::LongArgs, rounds::RoundArgs, segments::SegmentsArgs, shown::Files};
 use crate::help::BENCH_HELP;
 
 /// Name of the hidden command that is the other side of a benchmark.
@@ -327,9 +327,8 @@ pub(crate) struct BenchArgs {
     /// operation, on both sides, as far as the machine counts them.
     #[arg(long)]
     pub(crate) counters: bool,
-    /// Samples per cell [default: 7; with --quick 3].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) runs: Option<u16>,
+    #[command(flatten)]
+    pub(crate) rounds: RoundArgs,
     /// Only cells whose name contains TEXT, and what they are compared with.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) cell: String,

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &LongArgs) -> anyhow::Result<()> {
     let nic = nic::selected(&args.nic.load()?);
     let cores = args.cpus.map_or_else(Cores::choose, Ok)?;
     let lengths = LONG_CALL_BYTES.into_iter().filter(|len| !args.quick || *len <= QUICK_BYTES_MAX);
-    let ways = [LongCallWay::Rpc, LongCallWay::Daemons];
+    let ways = [LongCallWay::Rpc, LongCallWay::Daemons, LongCallWay::Process];
     let cells: Vec<_> = ways
         .into_iter()
         .flat_map(|way| lengths.clone().map(move |len_bytes| (way, len_bytes)))

@@ -35,6 +35,7 @@ use crate::output;
 
 pub(crate) mod args;
 mod long_calls;
+pub(crate) mod rounds;
 mod segments;
 pub(crate) mod shown;
 mod work;
@@ -47,10 +48,6 @@ use work::open_work;
 const WINDOW: Duration = Duration::from_millis(60);
 /// The same, to be quick.
 const WINDOW_QUICK: Duration = Duration::from_millis(20);
-/// Samples per cell.
-const RUNS: u16 = 7;
-/// The same, to be quick.
-const RUNS_QUICK: u16 = 3;
 
 /// What a preset measures: sizes have a cell for each combination too.
 const SMALL_CELLS: &str = "/32B";
@@ -370,18 +367,19 @@ impl Session {
         aims: &[Aim],
     ) -> anyhow::Result<(Results, Option<Interrupted>)> {
         let header = output::header(bench, nic, self.allowed, self.cores.to_string());
-        let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
-        let mut progress = StepProgress::new("samples", self.cells.len() * (runs + 1));
+        let rounds = args.rounds.plan(args.quick);
+        let mut progress = StepProgress::new("samples", rounds.samples(self.cells.len()));
         let stop = stop_at_signal()?;
         let cells = &self.cells;
         let mut samples = Vec::new();
-        let ended = schedule::interleave_into(&mut self.suite, runs, &mut samples, |cell| {
+        let is_known = shown::is_enough(cells);
+        let suite = &mut self.suite;
+        let ended = schedule::interleave_into(suite, rounds, is_known, &mut samples, |cell| {
             progress.step(cells[cell].name.clone());
             !stop.load(Ordering::Relaxed)
         });
         drop(progress);
-        let of = cells.len() * runs;
-        let interruption = shown::interruption(&stop, ended, samples.len(), of)?;
+        let interruption = shown::interruption(&stop, ended, samples.len())?;
         let mut results = Results::new(header, cells, &samples, aims);
         for (index, cell) in cells.iter().enumerate() {
             results.set_events(&cell.name, self.suite.events(index));

@@ -10,22 +10,25 @@ use command::{
     exit::Interrupted,
     output::{write_file, write_stdout},
 };
-use measure::results::Results;
+use measure::{
+    paired::TOLERANCE,
+    results::{Cell, Results, are_ratios_known},
+    schedule::Sample,
+};
 use memory::sync::{AtomicBool, Ordering};
 
-/// What a signal has ended, if one has; else the error of a run. Processes of the terminal get the signal too, so it is the cause of
-/// an error that the run may have met. What `samples` has until then is to be shown.
+/// What a signal has ended, if one has; else the error of a run. Processes of the terminal get the signal too, so it is
+/// the cause of an error that the run may have met. The `samples` until then are to be shown.
 pub(crate) fn interruption<E>(
     stop: &AtomicBool,
     ended: Result<bool, E>,
     samples: usize,
-    of: usize,
 ) -> anyhow::Result<Option<Interrupted>>
 where
     anyhow::Error: From<E>,
 {
     if stop.load(Ordering::Relaxed) {
-        return Ok(Some(Interrupted(format!("{samples} of {of} samples"))));
+        return Ok(Some(Interrupted(format!("{samples} samples"))));
     }
     ended?;
     Ok(None)
@@ -43,6 +46,11 @@ pub(crate) fn write_until(
         write(&results, by_pace, files)?;
     }
     interruption.map_or(Ok(()), |interruption| Err(interruption.into()))
+}
+
+/// Whether samples of `cells` are enough: all ratios are known to 5 %.
+pub(crate) fn is_enough(cells: &[Cell]) -> impl Fn(&[Sample]) -> bool {
+    |samples| are_ratios_known(cells, samples, TOLERANCE)
 }
 
 /// Files that results go to, beside standard output.

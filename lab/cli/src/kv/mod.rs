@@ -52,7 +52,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     launcher.history = history(args, &configs)?;
     let stop = stop_at_signal()?;
     let mut results = Results { header: header(&configs)?, runs: Vec::new() };
-    let mut bar = progress::Bar::new(&configs, plan.rounds_min());
+    let mut bar = progress::Bar::new(&configs, plan.rounds.min());
     let mut time = None;
     let outcome = session::run(&configs, plan, &launcher, &mut led.hosts, &stop, &mut |progress| {
         match progress {

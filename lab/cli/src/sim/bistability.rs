@@ -14,7 +14,6 @@ use sim::{
 };
 
 use super::{compared, constants::ConstantArgs, progress::Progress};
-use crate::output;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -51,24 +50,23 @@ pub(crate) struct BistabilityArgs {
 }
 
 /// `copyrpc-lab sim bistability`.
-pub(super) fn run(args: &BistabilityArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &BistabilityArgs, progress: &Progress) -> anyhow::Result<()> {
     let profile = args.constants.apply(&CONNECT_X7)?;
     if args.states {
-        return states(&profile, args.seed);
+        return states(&profile, args.seed, progress);
     }
     if args.tried {
-        return tried(&profile, args.seed);
+        return tried(&profile, args.seed, progress);
     }
-    let progress = Progress::new("simulations");
+    progress.begin("simulations");
     let outcome = bistability::run_on(&profile, args.seed, |done, of| progress.at(done, of));
-    drop(progress);
     if let Some(path) = &args.page {
         compared::write_page(path, "bistability", &outcome.rows)?;
     }
     if args.json {
-        compared::print_json(&outcome.rows)?;
+        progress.print_json(&outcome.rows)?;
     } else {
-        output::print(&text_of(&outcome))?;
+        progress.print(&text_of(&outcome))?;
     }
     compared::judge(&outcome.rows)
 }
@@ -83,18 +81,17 @@ fn text_of(outcome: &Outcome) -> String {
     )
 }
 
-fn states(profile: &DelegationProfile, seed: u64) -> anyhow::Result<()> {
-    let progress = Progress::new("starts");
+fn states(profile: &DelegationProfile, seed: u64, progress: &Progress) -> anyhow::Result<()> {
+    progress.begin("starts");
     let found = phases::diagram(profile, Mutant::None, seed, |done, of| progress.at(done, of));
-    drop(progress);
-    let progress = Progress::new("lifetimes");
+    progress.begin("lifetimes");
     let lifetimes = phases::lifetimes(profile, seed, |done, of| progress.at(done, of));
-    drop(progress);
+    progress.begin("sweeps of nodes and depth");
     let sweeps = [phases::nodes_down_and_up(), phases::depth_down_and_up()];
     let sweeps = sweeps.map(|stages| sweep_of(&phases::sweep(profile, &stages, seed)));
     let threshold = phases::threshold(profile);
     let upper_to = threshold.upper_to.map_or("any number of".to_owned(), |nodes| nodes.to_string());
-    output::print(&format!(
+    progress.print(&format!(
         "states with 32 calls per client\n\n{}\n\nhow long the upper state lasts after a burst, seeds from {seed}, steps of {} ms\n\n{}\n\n\
          one world, nodes and calls changed on the way\n\n{}\n\n{}\n\n\
          by the formula the lower state exists from {} nodes on, and the upper one up to\n{upper_to} nodes\n",
@@ -111,10 +108,9 @@ fn states(profile: &DelegationProfile, seed: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn tried(profile: &DelegationProfile, seed: u64) -> anyhow::Result<()> {
-    let progress = Progress::new("approaches");
+fn tried(profile: &DelegationProfile, seed: u64, progress: &Progress) -> anyhow::Result<()> {
+    progress.begin("approaches");
     let all = tried::run(profile, seed, |done, of| progress.at(done, of));
-    drop(progress);
     let mut table =
         compared::numbers(&["approach", "nodes", "calls", "reference", "simulated", ""]);
     let change = |[before, after]: [f64; 2]| format!("{before:.2} → {after:.2}");
@@ -131,7 +127,7 @@ fn tried(profile: &DelegationProfile, seed: u64) -> anyhow::Result<()> {
             if is_missed { "missed".to_owned() } else { String::new() },
         ]);
     }
-    output::print(&format!(
+    progress.print(&format!(
         "M/s of all nodes without and with each approach, after a burst\n\n{table}\n\nmedians of three seeds from {seed}\n"
     ))
 }

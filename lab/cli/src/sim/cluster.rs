@@ -15,9 +15,9 @@ use sim::{
     world::Time,
 };
 
-use super::many::Many;
+use super::{compared, many::Many, progress::Progress};
 use crate::output;
-use command::table::table;
+use comfy_table::Table;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -107,7 +107,7 @@ fn parse_faults(text: &str) -> Result<Faults, String> {
 }
 
 /// `copyrpc-lab sim cluster`.
-pub(super) fn run(args: &ClusterArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &ClusterArgs, progress: &Progress) -> anyhow::Result<()> {
     let ClusterArgs { nodes, clients, length, seed, workload, .. } = *args;
     let setup = Setup { nodes, clients, length, seed, faults: args.faults.0.clone(), workload };
     let is_many = args.for_wall.is_some() || args.resume.is_some();
@@ -120,8 +120,8 @@ pub(super) fn run(args: &ClusterArgs) -> anyhow::Result<()> {
             for_wall: args.for_wall,
             resume: args.resume.as_deref(),
         };
-        let (failed, failure) = many.run(&setup)?.unzip();
-        return fail(args, failed.as_ref().unwrap_or(&setup), failure);
+        let (failed, failure) = many.run(&setup, progress)?.unzip();
+        return fail(args, failed.as_ref().unwrap_or(&setup), failure, progress);
     }
     if let Some(path) = &args.trace {
         output::check_file(path)?;
@@ -131,20 +131,27 @@ pub(super) fn run(args: &ClusterArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.trace {
         output::write_file(path, |file| file.write_all(timeline.as_bytes()))?;
     }
-    output::print(&text_of(&setup, &outcome, started.elapsed().as_secs_f64()))?;
+    progress.print(&text_of(&setup, &outcome, started.elapsed().as_secs_f64()))?;
     if args.twice {
         let again = cluster::run(&setup)?;
         anyhow::ensure!(again == outcome, "the second run has trace {:016x}: {setup}", again.trace);
     }
-    fail(args, &setup, outcome.failure)
+    fail(args, &setup, outcome.failure, progress)
 }
 
 /// Tells of a failure, with the line that repeats it.
-fn fail(args: &ClusterArgs, setup: &Setup, failure: Option<String>) -> anyhow::Result<()> {
+fn fail(
+    args: &ClusterArgs,
+    setup: &Setup,
+    failure: Option<String>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let Some(failure) = failure else { return Ok(()) };
     let mut smallest = (setup.clone(), failure);
     if !args.no_shrink {
-        let shrunk = cluster::shrink(setup, |_, _| {}).context("cannot repeat the run")?;
+        progress.begin("smaller runs that fail");
+        let shrunk =
+            cluster::shrink(setup, |_, _| progress.step()).context("cannot repeat the run")?;
         // Two runs that differ cannot be made smaller.
         smallest = shrunk.unwrap_or(smallest);
     }
@@ -158,25 +165,12 @@ fn text_of(setup: &Setup, outcome: &Outcome, seconds: f64) -> String {
     for fault in setup.faults() {
         text.push_str(&format!("fault {fault}\n"));
     }
-    let mut ends = table(&["calls", "ended with"]);
+    let mut ends = compared::numbers(&["calls", "ended with"]);
     for (end, count) in &outcome.ends {
         ends.add_row([count.to_string(), end.to_string()]);
     }
     text.push_str(&format!("{ends}\n\n"));
-    let ranks = (0..outcome.counters.len()).map(|rank| format!("node {rank}"));
-    let shown: Vec<_> = ranks.take(8).collect();
-    let mut header = vec!["counter"];
-    header.extend(shown.iter().map(String::as_str));
-    let mut counters = table(&header);
-    let names = outcome.counters.first().map_or(&[][..], |first| first);
-    for (index, (name, _)) in names.iter().enumerate() {
-        let values = outcome.counters.iter().take(8).map(|node| node[index].1);
-        if values.clone().any(|value| value > 0) {
-            let row =
-                std::iter::once((*name).to_owned()).chain(values.map(|value| value.to_string()));
-            counters.add_row(row);
-        }
-    }
+    let counters = counters_of(outcome);
     let (packets, bytes) = outcome.packets;
     let rate = outcome.events as f64 / seconds.max(1e-9);
     text.push_str(&format!(
@@ -187,4 +181,27 @@ fn text_of(setup: &Setup, outcome: &Outcome, seconds: f64) -> String {
         outcome.trace,
     ));
     text
+}
+
+/// Nodes whose counters stand beside each other in a table of 80 columns.
+const NODES_SHOWN: usize = 4;
+
+/// Counters of the first nodes, and of all of them together.
+fn counters_of(outcome: &Outcome) -> Table {
+    let ranks = 0..outcome.counters.len().min(NODES_SHOWN);
+    let shown: Vec<_> = ranks.map(|rank| format!("node {rank}")).collect();
+    let mut header = vec!["counter", "all"];
+    header.extend(shown.iter().map(String::as_str));
+    let mut counters = compared::numbers(&header);
+    let names = outcome.counters.first().map_or(&[][..], |first| first);
+    for (index, (name, _)) in names.iter().enumerate() {
+        let values = outcome.counters.iter().map(|node| node[index].1);
+        let all = values.clone().sum::<u64>();
+        if all > 0 {
+            let values = std::iter::once(all).chain(values.take(NODES_SHOWN));
+            let values = values.map(|value| value.to_string());
+            counters.add_row(std::iter::once((*name).to_owned()).chain(values));
+        }
+    }
+    counters
 }

@@ -2,7 +2,6 @@
 
 use std::{io::Write as _, path::Path};
 
-use anyhow::Context as _;
 use comfy_table::{ColumnConstraint, Table};
 use measure::{
     report::{
@@ -11,7 +10,6 @@ use measure::{
     },
     results::Header,
 };
-use serde::Serialize;
 use sim::scenarios::{Compared, ERROR_MAX};
 
 use crate::output;
@@ -75,12 +73,6 @@ pub(super) fn summary(rows: &[Compared]) -> String {
 
 pub(super) fn number(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.4}") } else { format!("{value:.2}") }
-}
-
-/// One JSON object per number.
-pub(super) fn print_json<T: Serialize>(rows: &[T]) -> anyhow::Result<()> {
-    let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
-    output::print(&(lines.context("cannot write JSON")?.join("\n") + "\n"))
 }
 
 /// Writes a page that shows reference and simulation side by side, a picture for each unit.

@@ -14,9 +14,9 @@ use sim::{
     world::Time,
 };
 
-use super::{compared, progress::Progress};
+use super::progress::Progress;
 use crate::output;
-use command::table::table;
+use command::table::narrow;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -67,19 +67,19 @@ struct Point {
 }
 
 /// `copyrpc-lab sim curve`.
-pub(super) fn run(args: &CurveArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &CurveArgs, progress: &Progress) -> anyhow::Result<()> {
     args.svg.as_deref().map_or(Ok(()), output::check_file)?;
-    let progress = Progress::of_long_steps("numbers of clients", args.clients.len());
+    progress.begin("numbers of clients");
+    progress.at(0, args.clients.len());
     let mut points = Vec::new();
     for &clients in &args.clients {
         points.push(point(args, clients)?);
-        progress.long_step(args.clients.len());
+        progress.step();
     }
-    drop(progress);
     if let Some(path) = &args.svg {
         output::write_file(path, |file| file.write_all(picture(&points).as_bytes()))?;
     }
-    if args.json { compared::print_json(&points) } else { output::print(&text_of(args, &points)) }
+    if args.json { progress.print_json(&points) } else { progress.print(&text_of(args, &points)) }
 }
 
 fn point(args: &CurveArgs, clients: u32) -> anyhow::Result<Point> {
@@ -126,7 +126,7 @@ fn picture(points: &[Point]) -> String {
 }
 
 fn text_of(args: &CurveArgs, points: &[Point]) -> String {
-    let mut shown = table(&["clients/node", "delegation, k/s", "merged", "direct, at most, k/s"]);
+    let mut shown = narrow(&["clients/node", "delegation, k/s", "merged", "direct, at most, k/s"]);
     for point in points {
         shown.add_row([
             point.clients_per_node.to_string(),

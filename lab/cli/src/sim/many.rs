@@ -7,14 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
 use sim::cluster::{self, Seeds, Setup, Swarm};
 
-use super::seed_log::{Begun, Run, SeedLog};
-use crate::output;
+use super::{
+    progress::Progress,
+    seed_log::{Begun, Run, SeedLog},
+};
 
 /// Seeds between two looks at the clock, per thread: some seconds.
 const BATCH: u64 = 64;
+/// More seeds than anybody asks for.
+const SEEDS_MAX: u64 = u64::MAX / 2;
 
 /// How seeds are run.
 pub(super) struct Many<'a> {
@@ -27,12 +30,17 @@ pub(super) struct Many<'a> {
 
 impl Many<'_> {
     /// Runs seeds until all are run, one fails, or the time is over. Returns the failure.
-    pub(super) fn run(&self, setup: &Setup) -> anyhow::Result<Option<(Setup, String)>> {
+    pub(super) fn run(
+        &self,
+        setup: &Setup,
+        progress: &Progress,
+    ) -> anyhow::Result<Option<(Setup, String)>> {
         let run = Run::new(setup, self.twice);
         let mut log = self.resume.map(|path| SeedLog::open(path, &run)).transpose()?;
         let started = Instant::now();
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} seeds, {eta} left")?;
-        let bar = ProgressBar::new(self.seeds).with_style(style);
+        progress.begin("seeds");
+        // Without a number of its own a run goes on as long as it may.
+        let of = if self.seeds > SEEDS_MAX { 0 } else { self.seeds };
         let is_over = || self.for_wall.is_some_and(|limit| started.elapsed() >= limit);
         let (mut ours, mut failure) = (Swarm::default(), None);
         while failure.is_none() && !is_over() {
@@ -40,15 +48,13 @@ impl Many<'_> {
                 Some(log) => log.sum()?.0.seeds,
                 None => ours.seeds,
             };
-            bar.set_position(before);
-            if ours.seeds == 0 {
-                bar.reset_eta();
-            }
+            progress.at_seed(before, of);
             let Some((begun, first, count)) = self.next(&mut log, ours.seeds)? else { break };
             let seeds = Seeds { count, twice: self.twice, threads: self.threads };
             let first = Setup { seed: setup.seed.wrapping_add(first), ..setup.clone() };
             let began = Instant::now();
-            let mut batch = cluster::swarm(&first, seeds, |more| bar.set_position(before + more))?;
+            let mut batch =
+                cluster::swarm(&first, seeds, |more| progress.at_seed(before + more, of))?;
             failure = batch.failure.take();
             // Seeds of a batch with a failure are to be run again when it is mended.
             if let (Some(log), Some(begun), None) = (&mut log, begun, &failure) {
@@ -56,8 +62,7 @@ impl Many<'_> {
             }
             ours.merge(batch);
         }
-        bar.finish_and_clear();
-        self.say(setup, log, ours, started.elapsed())?;
+        progress.print(&self.said(setup, log, ours, started.elapsed())?)?;
         Ok(failure)
     }
 
@@ -78,19 +83,19 @@ impl Many<'_> {
     }
 
     /// What was run; with a log, by all processes that share it.
-    fn say(
+    fn said(
         &self,
         setup: &Setup,
         log: Option<SeedLog>,
         ours: Swarm,
         elapsed: Duration,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<String> {
         let (mut sum, mut seconds, mut coverage) = (ours, elapsed.as_secs_f64(), String::new());
         if let Some(mut log) = log {
             (sum, seconds) = log.sum()?;
             coverage = log.coverage(setup.seed) + "\n";
         }
-        output::print(&format!(
+        Ok(format!(
             "{} seeds from {}{}: {} calls, {} events in {seconds:.1} s, trace {:016x}\n{coverage}",
             sum.seeds,
             setup.seed,

@@ -110,54 +110,53 @@ pub(crate) struct DctArgs {
 
 /// `copyrpc-lab sim`.
 pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
+    let progress = &Progress::new("simulations");
     match command {
-        SimCommand::Dct(args) => dct(args),
-        SimCommand::Bistability(args) => bistability::run(args),
-        SimCommand::TwoRank(args) => two_rank::run(args),
-        SimCommand::Raw(args) => two_rank::run_raw(args),
-        SimCommand::Seeds(args) => seeds::run(args),
-        SimCommand::Sensitivity(args) => sensitivity::run(args),
-        SimCommand::Mutants(args) => mutants::run(args),
-        SimCommand::Steady(args) => steady::run(args),
-        SimCommand::Curve(args) => curve::run(args),
-        SimCommand::Scalerpc(args) => scalerpc::run(args),
-        SimCommand::Prototypes(args) => prototypes::run(args),
-        SimCommand::Cluster(args) => cluster::run(args),
-        SimCommand::Scale(args) => scale::run(args),
+        SimCommand::Dct(args) => dct(args, progress),
+        SimCommand::Bistability(args) => bistability::run(args, progress),
+        SimCommand::TwoRank(args) => two_rank::run(args, progress),
+        SimCommand::Raw(args) => two_rank::run_raw(args, progress),
+        SimCommand::Seeds(args) => seeds::run(args, progress),
+        SimCommand::Sensitivity(args) => sensitivity::run(args, progress),
+        SimCommand::Mutants(args) => mutants::run(args, progress),
+        SimCommand::Steady(args) => steady::run(args, progress),
+        SimCommand::Curve(args) => curve::run(args, progress),
+        SimCommand::Scalerpc(args) => scalerpc::run(args, progress),
+        SimCommand::Prototypes(args) => prototypes::run(args, progress),
+        SimCommand::Cluster(args) => cluster::run(args, progress),
+        SimCommand::Scale(args) => scale::run(args, progress),
     }
 }
 
-fn dct(args: &DctArgs) -> anyhow::Result<()> {
+fn dct(args: &DctArgs, progress: &Progress) -> anyhow::Result<()> {
     if args.leave_one_out {
-        return left_out(args.seed);
+        return left_out(args.seed, progress);
     }
     if let Some(path) = args.json.as_deref().filter(|path| *path != Path::new("-")) {
         output::check_file(path)?;
     }
-    let progress = Progress::new("loads");
+    progress.begin("loads");
     let profile = args.constants.apply(&CONNECT_IB)?;
     let outcome = dct::run_on(&profile, args.seed, |done, of| progress.at(done, of));
-    drop(progress);
     if let Some(path) = &args.page {
         compared::write_page(path, "dct", &outcome.rows)?;
     }
-    let json = json_of(&outcome)?;
     match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => output::print(&json)?,
+        Some(path) if path == Path::new("-") => progress.print_json(&outcome.rows)?,
         path => {
             if let Some(path) = path {
+                let json = json_of(&outcome)?;
                 output::write_file(path, |file| file.write_all(json.as_bytes()))?;
             }
-            output::print(&text_of(&outcome))?;
+            progress.print(&text_of(&outcome))?;
         }
     }
     compared::judge(&outcome.rows)
 }
 
-fn left_out(seed: u64) -> anyhow::Result<()> {
-    let progress = Progress::new("steps");
+fn left_out(seed: u64, progress: &Progress) -> anyhow::Result<()> {
+    progress.begin("steps");
     let rows = leave_one_out::run(seed, |done, of| progress.at(done, of))?;
-    drop(progress);
     let mut table = compared::numbers(&["number", "reference", "error", "left out", "share"]);
     for row in &rows {
         let without = if row.is_determined_by_others() {
@@ -173,7 +172,7 @@ fn left_out(seed: u64) -> anyhow::Result<()> {
             format!("{:.2}", row.share),
         ]);
     }
-    output::print(&format!(
+    progress.print(&format!(
         "{table}\n\nleft out: error with constants that were fitted without the numbers of its simulation; alone: others do \
          not determine it; share: its own part in a fit with it; seed {seed}\n"
     ))

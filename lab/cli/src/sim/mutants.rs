@@ -6,12 +6,12 @@ use sim::scenarios::{
     sensitivity::Model,
 };
 
-use super::{compared, progress::Progress};
-use crate::output;
+use super::{progress::Progress, sensitivity::ModelName};
 
 pub(super) const HELP: &str = "\
 Examples:
   copyrpc-lab sim mutants          what is noticed of each
+  copyrpc-lab sim mutants --model two-rank
   copyrpc-lab sim mutants --json   one JSON object per mutant
 
 Each mutant of a model lacks a mechanism, or has it elsewhere. It is simulated until a claimed number is off by more than 15 % \
@@ -19,6 +19,9 @@ or a measured start ends in another state. Exit code 1 if one survives of which 
 
 #[derive(Debug, Args)]
 pub(crate) struct MutantsArgs {
+    /// Judges the mutants of one model [default: of all].
+    #[arg(long, value_enum)]
+    model: Option<ModelName>,
     /// Seed of all random numbers.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -28,20 +31,22 @@ pub(crate) struct MutantsArgs {
 }
 
 /// `copyrpc-lab sim mutants`.
-pub(super) fn run(args: &MutantsArgs) -> anyhow::Result<()> {
-    let progress = Progress::new("mutants");
-    let of = WRONG_MODELS.len();
-    let judged = WRONG_MODELS.iter().enumerate().map(|(index, wrong)| {
+pub(super) fn run(args: &MutantsArgs, progress: &Progress) -> anyhow::Result<()> {
+    progress.begin("mutants");
+    let asked = args.model.map(Model::from);
+    let wrong =
+        WRONG_MODELS.iter().filter(|wrong| asked.is_none_or(|model| wrong.model() == model));
+    progress.at(0, wrong.clone().count());
+    let judged = wrong.map(|wrong| {
         let judged = wrong.judge(args.seed);
-        progress.at(index + 1, of);
+        progress.step();
         judged
     });
-    let judged: Vec<_> = judged.collect();
-    drop(progress);
+    let judged = judged.collect::<Result<Vec<_>, _>>()?;
     if args.json {
-        compared::print_json(&judged)?;
+        progress.print_json(&judged)?;
     } else {
-        output::print(&text_of(&judged))?;
+        progress.print(&text_of(&judged))?;
     }
     let others = judged.iter().filter(|judged| !judged.is_as_expected());
     let others: Vec<_> = others.map(|judged| judged.name).collect();

@@ -4,9 +4,7 @@ use clap::{Args, builder::RangedU64ValueParser};
 use serde::Serialize;
 use sim::scenarios::prototypes::{self, HotRow, ReturnRow};
 
-use super::compared;
-use crate::output;
-use command::table::table;
+use super::{compared, progress::Progress};
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -45,20 +43,24 @@ enum Row {
 }
 
 /// `copyrpc-lab sim prototypes`.
-pub(super) fn run(args: &PrototypesArgs) -> anyhow::Result<()> {
-    let returns = prototypes::return_paths(&args.nodes, &args.depth, args.clients, args.seed);
-    let hot = prototypes::hot_peers(&[1, 2, 4, 8], &[500, 800, 950], args.seed);
+pub(super) fn run(args: &PrototypesArgs, progress: &Progress) -> anyhow::Result<()> {
+    let PrototypesArgs { nodes, depth, clients, seed, .. } = args;
+    let told = |done, of| progress.at(done, of);
+    progress.begin("loads of both ways back");
+    let returns = prototypes::return_paths(nodes, depth, *clients, *seed, told);
+    progress.begin("loads with a hot peer");
+    let hot = prototypes::hot_peers(&[1, 2, 4, 8], &[500, 800, 950], *seed, told);
     if args.json {
         let rows: Vec<_> =
             returns.into_iter().map(Row::Return).chain(hot.into_iter().map(Row::Hot)).collect();
-        return compared::print_json(&rows);
+        return progress.print_json(&rows);
     }
-    output::print(&text_of(args, &returns, &hot))
+    progress.print(&text_of(args, &returns, &hot))
 }
 
 fn text_of(args: &PrototypesArgs, returns: &[ReturnRow], hot: &[HotRow]) -> String {
     let head = ["WQE", "nodes", "calls", "", "M/s per node", "round trip", "WQEs/call", "busy"];
-    let mut ways = table(&head);
+    let mut ways = compared::numbers(&head);
     for row in returns {
         for (way, measured) in [("daemon", row.daemon), ("slot", row.slot)] {
             ways.add_row([
@@ -73,13 +75,13 @@ fn text_of(args: &PrototypesArgs, returns: &[ReturnRow], hot: &[HotRow]) -> Stri
             ]);
         }
     }
-    let mut peers = table(&[
+    let mut peers = compared::numbers(&[
         "initiators",
         "hot",
-        "M/s shared",
+        "M/s",
         "one more",
-        "own for hot",
-        "latency shared",
+        "own",
+        "µs",
         "one more",
         "own",
     ]);
@@ -87,14 +89,14 @@ fn text_of(args: &PrototypesArgs, returns: &[ReturnRow], hot: &[HotRow]) -> Stri
         let all = [row.shared, row.one_more, row.own];
         let mut cells = vec![row.initiators.to_string(), format!("{} %", row.hot_permille / 10)];
         cells.extend(all.map(|measured| format!("{:.1}", measured.per_client_mops)));
-        cells.extend(all.map(|measured| format!("{:.1} µs", measured.latency_us)));
+        cells.extend(all.map(|measured| format!("{:.1}", measured.latency_us)));
         peers.add_row(cells);
     }
     format!(
         "answers through the daemon of the client, and into its slot\n{ways}\n\n{} clients per node; WQE: time of the \
          NIC per request; WQEs/call: requests of NICs per call to another node; busy: share of the time in turns that \
-         find work; seed {}\n\nREADs with a hot peer, M/s per machine\n{peers}\n\n5 machines of 14 threads; shared: DC \
-         initiators of each thread alone; own: a queue pair of each thread for its hot peer beside them\n",
+         find work; seed {}\n\nREADs with a hot peer: M/s per machine, and latency in µs\n{peers}\n\n5 machines of 14 threads; M/s, µs: \
+         with DC initiators of each thread alone; own: a queue pair of each thread for its hot peer beside them\n",
         args.clients, args.seed
     )
 }

@@ -9,7 +9,6 @@ use sim::{
 };
 
 use super::{cluster::parse_time, progress::Progress};
-use crate::output;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -40,19 +39,19 @@ pub(crate) struct ScaleArgs {
 
 /// `copyrpc-lab sim scale`.
 #[expect(clippy::cast_precision_loss, reason = "rates for reading")]
-pub(super) fn run(args: &ScaleArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &ScaleArgs, progress: &Progress) -> anyhow::Result<()> {
     let ScaleArgs { nodes, clients, peers, length, seed } = *args;
     let started = Instant::now();
     let mut met_s = 0.0;
-    let progress = Progress::of_long_steps("phases (connecting, calling)", 2);
+    progress.begin("phases (connecting, calling)");
+    progress.at(0, 2);
     let scaled = scale::run(Scale { nodes, clients, peers, length, seed }, || {
         met_s = started.elapsed().as_secs_f64();
-        progress.long_step(2);
+        progress.step();
     })?;
-    drop(progress);
     let ran_s = started.elapsed().as_secs_f64() - met_s;
     let virtual_us = length.as_ns() / 1000.0;
-    output::print(&format!(
+    progress.print(&format!(
         "{nodes} nodes, {clients} clients each\n\
          connected: {:.0} ms of virtual time, {} events in {met_s:.1} s\n\
          calling:   {:.3} ms of virtual time, {} events in {ran_s:.1} s, {:.0} events/s\n\

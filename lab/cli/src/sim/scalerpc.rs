@@ -6,9 +6,8 @@ use sim::{
     world::Time,
 };
 
-use super::{cluster::parse_time, compared};
-use crate::output;
-use command::table::table;
+use super::{cluster::parse_time, progress::Progress};
+use command::table::narrow;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -48,15 +47,17 @@ pub(crate) struct ScalerpcArgs {
 }
 
 /// `copyrpc-lab sim scalerpc`.
-pub(super) fn run(args: &ScalerpcArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &ScalerpcArgs, progress: &Progress) -> anyhow::Result<()> {
     let ScalerpcArgs { depth, contexts, group, slice, seed, .. } = *args;
     anyhow::ensure!(slice.whole_ns() >= 1000, "a turn takes 1us at least");
     let clients = args.clients.clone();
-    let outcome = scalerpc::run(&PoolPlan { clients, depth, contexts, group, slice, seed });
+    progress.begin("numbers of clients");
+    let plan = PoolPlan { clients, depth, contexts, group, slice, seed };
+    let outcome = scalerpc::run(&plan, |done, of| progress.at(done, of));
     if args.json {
-        compared::print_json(&outcome.rows)?;
+        progress.print_json(&outcome.rows)?;
     } else {
-        output::print(&text_of(args, &outcome))?;
+        progress.print(&text_of(args, &outcome))?;
     }
     let spread = 100.0 * outcome.spread(|row| row.scalerpc);
     anyhow::ensure!(spread <= args.spread, "ScaleRPC's rates differ by {spread:.1} %");
@@ -65,7 +66,7 @@ pub(super) fn run(args: &ScalerpcArgs) -> anyhow::Result<()> {
 
 fn text_of(args: &ScalerpcArgs, outcome: &Outcome) -> String {
     let head = ["clients", "", "M/s", "misses/call", "p50", "p99", "longest", "turns"];
-    let mut rows = table(&head);
+    let mut rows = narrow(&head);
     for row in &outcome.rows {
         for (way, figures) in [("pool", row.pool), ("scalerpc", row.scalerpc)] {
             let Figures { mops, misses_per_call, p50_us, p99_us, longest_us, switches } = figures;

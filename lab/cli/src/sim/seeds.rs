@@ -7,7 +7,6 @@ use sim::scenarios::{
 };
 
 use super::{compared, progress::Progress};
-use crate::output;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -34,14 +33,13 @@ pub(crate) struct SeedsArgs {
 }
 
 /// `copyrpc-lab sim seeds`.
-pub(super) fn run(args: &SeedsArgs) -> anyhow::Result<()> {
-    let progress = Progress::new("scenarios");
+pub(super) fn run(args: &SeedsArgs, progress: &Progress) -> anyhow::Result<()> {
+    progress.begin("scenarios");
     let outcome = seeds::worst_of(args.seed, args.seeds, |done, of| progress.at(done, of))?;
-    drop(progress);
     if args.json {
-        compared::print_json(&outcome.rows)?;
+        progress.print_json(&outcome.rows)?;
     } else {
-        output::print(&text_of(&outcome.rows))?;
+        progress.print(&text_of(&outcome.rows))?;
     }
     judge(&outcome)
 }

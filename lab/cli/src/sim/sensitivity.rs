@@ -4,7 +4,6 @@ use clap::{Args, ValueEnum};
 use sim::scenarios::sensitivity::{self, ConstantCombination, Effect, Model, Outcome};
 
 use super::{compared, progress::Progress};
-use crate::output;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -20,10 +19,20 @@ Exit code 1 if nothing notices 20 % of a constant and nobody has said why that i
 const NOTICED_PERCENT: f64 = 20.0;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModelName {
+pub(super) enum ModelName {
     Bistability,
     TwoRank,
     Dct,
+}
+
+impl From<ModelName> for Model {
+    fn from(name: ModelName) -> Self {
+        match name {
+            ModelName::Bistability => Self::Bistability,
+            ModelName::TwoRank => Self::TwoRank,
+            ModelName::Dct => Self::Dct,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -52,19 +61,14 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 }
 
 /// `copyrpc-lab sim sensitivity`.
-pub(super) fn run(args: &SensitivityArgs) -> anyhow::Result<()> {
-    let model = match args.model {
-        ModelName::Bistability => Model::Bistability,
-        ModelName::TwoRank => Model::TwoRank,
-        ModelName::Dct => Model::Dct,
-    };
-    let progress = Progress::new("constants");
+pub(super) fn run(args: &SensitivityArgs, progress: &Progress) -> anyhow::Result<()> {
+    let model = args.model.into();
+    progress.begin("constants");
     let outcome = sensitivity::run(model, args.by, args.seed, |done, of| progress.at(done, of))?;
-    drop(progress);
     if args.json {
-        compared::print_json(&outcome.effects)?;
+        progress.print_json(&outcome.effects)?;
     } else {
-        output::print(&text_of(&outcome, args))?;
+        progress.print(&text_of(&outcome, args))?;
     }
     judge(&outcome, args.by)
 }

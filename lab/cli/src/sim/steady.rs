@@ -21,8 +21,6 @@ use sim::{
 };
 
 use super::{cluster::parse_time, compared, constants::ConstantArgs, progress::Progress};
-use crate::output;
-use command::table::table;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -158,16 +156,17 @@ struct Asked<'a> {
 }
 
 /// `copyrpc-lab sim steady`.
-pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &SteadyArgs, progress: &Progress) -> anyhow::Result<()> {
     let machine = args.machine()?;
     let asked = args.asked(machine);
     let of = asked.len() * Begin::ALL.len();
     let loads =
         asked.iter().flat_map(|asked| Begin::ALL.map(|begin| Steady { begin, ..asked.load }));
     let loads = loads.collect::<Vec<_>>();
-    let progress = Progress::of_long_steps("runs", of);
-    let measured = in_parallel(&loads, args.jobs, || progress.long_step(of));
-    drop(progress);
+    progress.begin("runs");
+    progress.at(0, of);
+    let measured = in_parallel(&loads, args.jobs, || progress.step());
+    progress.begin("loads beside them, with the other daemon");
     let mut measured = measured.into_iter();
     let mut rows = Vec::<Row>::new();
     for asked in &asked {
@@ -182,11 +181,11 @@ pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
         rows.push(row(asked, runs, other)?);
     }
     if args.json {
-        compared::print_json(&rows)?;
+        progress.print_json(&rows)?;
     } else {
-        output::print(&text_of(args, &rows))?;
+        progress.print(&text_of(args, &rows))?;
         if args.series {
-            rows.iter().try_for_each(|row| output::print(&series_of(args, row)))?;
+            rows.iter().try_for_each(|row| progress.print(&series_of(args, row)))?;
         }
     }
     let apart = rows.iter().filter(|row| row.is_claimed && row.spread_percent > args.spread);
@@ -332,7 +331,7 @@ fn reference(args: &SteadyArgs, machine: &DelegationProfile, nodes: u32, depth: 
 
 /// Rates of a row over time.
 fn series_of(args: &SteadyArgs, row: &Row) -> String {
-    let mut table = table(&["until, µs", "cold", "burst", "perturbed"]);
+    let mut table = compared::numbers(&["until, µs", "cold", "burst", "perturbed"]);
     let mut at_ns = 0.0;
     let lengths = [args.warm_up, args.length].into_iter();
     let parts =
@@ -350,30 +349,28 @@ fn series_of(args: &SteadyArgs, row: &Row) -> String {
 
 #[expect(clippy::cast_precision_loss, reason = "MiB for reading")]
 fn text_of(args: &SteadyArgs, rows: &[Row]) -> String {
-    let mut ours = table(&[
+    let mut ours = compared::numbers(&[
+        "flush, by",
         "nodes",
         "calls",
-        "flush",
-        "by",
         "cold",
         "burst",
         "perturbed",
         "spread",
         "merged",
         "MiB",
-        "not answered",
     ]);
-    let mut beside = table(&["nodes", "calls", "burst", "trickle", "hold", "direct", "to client"]);
+    let mut beside =
+        compared::numbers(&["nodes", "calls", "burst", "trickle", "hold", "direct", "to client"]);
     let mut last = None;
     for row in rows {
         let load = [row.nodes.to_string(), row.depth.to_string()];
-        let mut cells = load.to_vec();
-        cells.extend([row.flush.clone(), row.transport.clone()]);
+        let mut cells = vec![format!("{}, {}", row.flush, row.transport)];
+        cells.extend(load.clone());
         cells.extend([row.cold, row.burst, row.perturbed].map(|rate| format!("{rate:.2}")));
         cells.push(format!("{:.1} %", row.spread_percent));
         cells.push(format!("{:.1}", row.messages_per_wqe));
         cells.push(format!("{:.1}", row.connection_bytes as f64 / f64::from(1 << 20)));
-        cells.push(row.not_answered.to_string());
         ours.add_row(cells);
         if last.replace((row.nodes, row.depth)) != Some((row.nodes, row.depth)) {
             let shown =
@@ -386,9 +383,12 @@ fn text_of(args: &SteadyArgs, rows: &[Row]) -> String {
     }
     format!(
         "{ours}\n\nM/s per node with {} clients and {} threads; merged: messages per request of the NIC; MiB: memory that is \
-         registered for connections, per node; seed {}\n\nbeside it\n{beside}\n\nthe other daemon after a burst, \
+         registered for connections, per node; {} calls not answered; seed {}\n\nbeside it\n{beside}\n\nthe other daemon after a burst, \
          from a trickle, and with the best of its holds; direct: what one send queue per node answers without a daemon; \
          to client: at most, with answers straight to clients\n",
-        args.clients, args.threads, args.seed
+        args.clients,
+        args.threads,
+        rows.iter().map(|row| row.not_answered).sum::<u64>(),
+        args.seed
     )
 }

@@ -15,7 +15,6 @@ use sim::{
 };
 
 use super::{compared, constants::ConstantArgs, progress::Progress};
-use crate::output;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -75,9 +74,9 @@ enum Line<'a> {
 }
 
 /// `copyrpc-lab sim two-rank`.
-pub(super) fn run(args: &TwoRankArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &TwoRankArgs, progress: &Progress) -> anyhow::Result<()> {
     if args.ablation {
-        return ablation(args);
+        return ablation(args, progress);
     }
     let profile = args.constants.apply(&TWO_RANK)?;
     let outcome = two_rank::run_on(&profile, args.seed);
@@ -86,13 +85,13 @@ pub(super) fn run(args: &TwoRankArgs) -> anyhow::Result<()> {
     }
     let mut cells = Vec::new();
     if args.matrix {
-        let progress = Progress::new("combinations");
+        progress.begin("combinations");
         cells = two_rank::matrix(&profile, args.seed, |done, of| progress.at(done, of));
     }
     if args.json {
         let numbers = outcome.rows.iter().map(Line::Number);
         let lines: Vec<_> = numbers.chain(cells.iter().map(Line::Combination)).collect();
-        compared::print_json(&lines)?;
+        progress.print_json(&lines)?;
     } else {
         let mut text = compared::text_of(&outcome.rows) + "\n\n";
         if args.matrix {
@@ -104,15 +103,16 @@ pub(super) fn run(args: &TwoRankArgs) -> anyhow::Result<()> {
             "the predicted numbers are {INDEPENDENT} independent quantities\n\
              seed {seed} and two more, {spread:.1} % apart, trace {trace:016x}\n"
         );
-        output::print(&(text + &end))?;
+        progress.print(&(text + &end))?;
     }
     compared::judge(&outcome.rows)
 }
 
-fn ablation(args: &TwoRankArgs) -> anyhow::Result<()> {
-    let (ablated, rates) = (two_rank::ablation(args.seed), two_rank::two_nodes(args.seed));
+fn ablation(args: &TwoRankArgs, progress: &Progress) -> anyhow::Result<()> {
+    let ablated = two_rank::ablation(args.seed);
+    let rates = two_rank::two_nodes(args.seed);
     if args.json {
-        compared::print_json(&ablated)?;
+        progress.print_json(&ablated)?;
         return compared::judge(&rates);
     }
     let mut table = compared::numbers(&["less", "M/s"]);
@@ -122,7 +122,7 @@ fn ablation(args: &TwoRankArgs) -> anyhow::Result<()> {
         table.add_row([(*what).to_owned(), rate]);
         remarks += &remark.map_or_else(String::new, |remark| format!("{what}: {remark}\n"));
     }
-    output::print(&format!(
+    progress.print(&format!(
         "two nodes with 32 calls under way each\n\n{table}\n\n{remarks}\n{}\n\n{ABLATION}\nseed {} and two more\n",
         compared::text_of(&rates),
         args.seed
@@ -138,16 +138,16 @@ the 20.4 M/s, so that row predicts nothing; any up to 300 ns makes 17 to 18.
 Of the causes that the measurement names none makes the model quicker.";
 
 /// `copyrpc-lab sim raw`.
-pub(super) fn run_raw(args: &RawArgs) -> anyhow::Result<()> {
+pub(super) fn run_raw(args: &RawArgs, progress: &Progress) -> anyhow::Result<()> {
     let outcome = raw::run();
     if let Some(path) = &args.page {
         compared::write_page(path, "raw", &outcome.rows)?;
     }
     if args.json {
-        compared::print_json(&outcome.rows)?;
+        progress.print_json(&outcome.rows)?;
     } else {
         let text = compared::text_of(&outcome.rows);
-        output::print(&format!("{text}\n\ntrace {:016x}\n", outcome.trace))?;
+        progress.print(&format!("{text}\n\ntrace {:016x}\n", outcome.trace))?;
     }
     compared::judge(&outcome.rows)
 }

@@ -381,9 +381,14 @@ fn fault_c8_an_interrupt_of_a_bench_shows_the_samples_that_it_has() {
 /// A terminal sends it to all processes, a script to one.
 #[test]
 fn fault_c8_an_interrupt_costs_no_run_that_is_over() {
-    let interrupt: [fn(Pid, Signal) -> rustix::io::Result<()>; 2] =
-        [kill_process, kill_process_group];
-    for (kill, name) in interrupt.into_iter().zip(["kv-int", "kv-int-group"]) {
+    type Kill = fn(Pid, Signal) -> rustix::io::Result<()>;
+    let interrupts: [(Kill, Signal, &str); 4] = [
+        (kill_process, Signal::INT, "kv-int"),
+        (kill_process_group, Signal::INT, "kv-int-group"),
+        (kill_process, Signal::TERM, "kv-term"),
+        (kill_process, Signal::HUP, "kv-hup"),
+    ];
+    for (kill, signal, name) in interrupts {
         let folder = Folder::new(name);
         let mut command = kv_command(&folder, &["--runs", "60"]);
         command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -393,7 +398,7 @@ fn fault_c8_an_interrupt_costs_no_run_that_is_over() {
         while !told.contains("of 60 intervals") {
             assert!(stderr.read_line(&mut told).unwrap() > 0, "{told}");
         }
-        kill(Pid::from_child(&run), Signal::INT).unwrap();
+        kill(Pid::from_child(&run), signal).unwrap();
         stderr.read_to_string(&mut told).unwrap();
         assert_eq!(run.wait().unwrap().code(), Some(130), "{told}");
         assert!(told.contains("interrupted after"), "{told}");

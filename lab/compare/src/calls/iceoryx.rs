@@ -7,7 +7,7 @@ use iceoryx2::{
 };
 
 use super::{Ground, Listening, NUMBER_BYTES, Peer, is_right, timed};
-use crate::Fallible;
+use crate::{Fallible, leftovers::prefix};
 
 pub const REQUEST_RESPONSE: Peer = Peer {
     name: "iceoryx2 request-response",
@@ -22,22 +22,6 @@ const BATCH: usize = 64;
 type Service = PortFactory<ipc::Service, [u8], (), [u8], ()>;
 type Caller = Client<ipc::Service, [u8], (), [u8], ()>;
 type Pending = PendingResponse<ipc::Service, [u8], (), [u8], ()>;
-
-/// What begins the names of its files, those in shared memory included.
-fn prefix(directory: &std::path::Path) -> String {
-    format!("{}_", directory.file_name().unwrap_or_default().to_string_lossy())
-}
-
-/// Removes what it leaves in shared memory after all its nodes are gone.
-pub fn clean(directory: &std::path::Path) {
-    let prefix = prefix(directory);
-    for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&prefix) {
-            // Somebody else may have been faster.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
 
 fn open(ground: &Ground<'_>) -> Fallible<(Node<ipc::Service>, Service)> {
     set_log_level(LogLevel::Error);

@@ -9,12 +9,10 @@ mod nodes;
 mod ours;
 mod sockets;
 mod tools;
+mod turns;
 mod ucx;
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use copyrpc_bench::{
     Error,
@@ -24,7 +22,6 @@ use copyrpc_bench::{
     process_pair::{ChildSide, ProcessPair, REPLY_DEADLINE},
 };
 use measure::{
-    cores::Cores,
     ping_pong::PROBE_WINDOW,
     regime::Probes,
     results::Metric,
@@ -34,20 +31,22 @@ use measure::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Fallible, table::Measurements};
+use self::turns::{Spent, present, turns_of};
+use crate::{Fallible, leftovers::RunFolder, plan::ComparisonPlan, table::Measurements};
 
 /// Command of the other process.
 pub const CHILD: &str = "serve";
 /// What every ratio is to.
 const REFERENCE: &str = "copyrpc ipc";
 /// Duration of a sample, and a third of it to warm up.
-const SAMPLE: Duration = Duration::from_millis(30);
+const SAMPLE: Duration = Duration::from_millis(20);
 
-/// Sizes that are called with.
-const SIZES: [usize; 9] =
-    [8, 56, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20, IPC_BYTES_MAX];
+/// Sizes that are called with, unless others are asked for.
+const SIZES: [usize; 5] = [56, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
 /// The longest, which `ipc` carries.
 const IPC_BYTES_MAX: usize = (16 << 20) - 64;
+/// The longest of the sizes up to this is called with 32 in flight, too.
+const SHORT_BYTES_MAX: usize = 56;
 /// Requests in flight that go one way.
 const WINDOW_ONE_WAY: usize = 4;
 /// Of requests that go one way, all bytes of so many are compared; of the others the number at each end.
@@ -67,12 +66,13 @@ pub struct CallWork {
 }
 
 impl CallWork {
-    fn all() -> Vec<Self> {
+    fn all(sizes: &[usize]) -> Vec<Self> {
         let round_trip = |len_bytes| Self { len_bytes, in_flight: 1, is_one_way: false };
         let one_way = |len_bytes| Self { len_bytes, in_flight: WINDOW_ONE_WAY, is_one_way: true };
-        let mut all = SIZES.map(round_trip).to_vec();
-        all.extend(SIZES.into_iter().skip(1).map(one_way));
-        all.push(Self { in_flight: 32, ..round_trip(56) });
+        let mut all = sizes.iter().copied().map(round_trip).collect::<Vec<_>>();
+        all.extend(sizes.iter().copied().filter(|bytes| *bytes > NUMBER_BYTES).map(one_way));
+        let short = sizes.iter().copied().filter(|bytes| *bytes <= SHORT_BYTES_MAX).max();
+        all.extend(short.map(|bytes| Self { in_flight: 32, ..round_trip(bytes) }));
         all
     }
 
@@ -188,16 +188,8 @@ pub fn is_right(message: &NumberedMessage, payload: &[u8], compared: u64) -> boo
 struct Session {
     process_pair: ProcessPair,
     number: u64,
-    directory: PathBuf,
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        #[cfg(feature = "iceoryx2")]
-        iceoryx::clean(&self.directory);
-        // Absent if no peer needed it.
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+    /// Behind the pair: the other process is gone when the folder goes.
+    folder: RunFolder,
 }
 
 impl Session {
@@ -231,15 +223,12 @@ impl Session {
         self.together(&Order::Probe(limit), |shared, _| Ok(limit.initiate(shared, 0)?))
     }
 
-    fn sample(&mut self, peer: usize, work: CallWork) -> Fallible<f64> {
+    fn sample(&mut self, peer: usize, work: CallWork, count: u64) -> Fallible<f64> {
         self.number += 1;
-        // 30 ms of ours, more or less.
-        let count =
-            ((256 << 20) / work.len_bytes as u64).clamp(8, 200_000 * work.in_flight.min(4) as u64);
         let sample = SamplePlan {
             count,
             number: self.number,
-            folder: self.directory.clone(),
+            folder: self.folder.path().to_owned(),
             cores: Vec::new(),
         };
         let order = Order::Serve { peer, work, sample: sample.clone() };
@@ -249,108 +238,45 @@ impl Session {
     }
 }
 
-/// Compares all peers whose names contain `filter` with [`REFERENCE`].
-pub fn compare(
-    cores: Cores,
-    rounds: usize,
-    filter: &str,
-    comparison: &mut Measurements,
-) -> Fallible<()> {
-    let directory = std::env::temp_dir().join(format!("copyrpc-compare-{}", std::process::id()));
-    let mut session =
-        Session { process_pair: ProcessPair::start(cores, &[CHILD])?, number: 0, directory };
-    let works = CallWork::all();
-    comparison.expect(rounds * works.len());
-    for work in works {
-        let mut contenders = Contender::all();
-        contenders.retain(|contender| {
-            let name = contender.name();
-            name.contains(filter) || name == REFERENCE
-        });
-        contenders.retain(|contender| {
-            let lack = contender.lacks(work);
-            if let Some(lack) = lack {
-                comparison.note(format!("{}/{}: no number: {lack}", work.name(), contender.name()));
-            }
-            lack.is_none()
-        });
-        let names = contenders.iter().map(Contender::name);
+/// Compares all peers whose names the plan names with [`REFERENCE`].
+pub fn compare(plan: &ComparisonPlan, comparison: &mut Measurements) -> Fallible<()> {
+    let (begin, first) = (Instant::now(), comparison.len());
+    let sizes = plan.sizes_or(&SIZES);
+    if let Some(size) = sizes.iter().find(|size| **size > IPC_BYTES_MAX) {
+        return Err(format!("--sizes {size}: {IPC_BYTES_MAX} B are the longest of `ipc`").into());
+    }
+    let folder = RunFolder::new()?;
+    let process_pair = ProcessPair::start(plan.cores, &[CHILD])?;
+    let mut session = Session { process_pair, number: 0, folder };
+    let contenders = present(plan, comparison);
+    let works = CallWork::all(&sizes);
+    let mut turns = Vec::new();
+    for work in &works {
+        let of_work = turns_of(&mut session, (plan, *work), &contenders, comparison)?;
+        let names = of_work.iter().map(|turn| turn.contender.name());
         comparison.declare((&work.name(), REFERENCE), work.metric(), names);
-        for _ in 0..rounds {
-            let round = comparison.begin(&work.name());
-            let order = shuffled(contenders.len(), round);
-            take_turns(&mut session, cores, work, &mut contenders, &order, comparison)?;
+        turns.push(of_work);
+    }
+    let prepared = begin.elapsed();
+    let mut spent = Spent::default();
+    let names = works.iter().map(|work| work.name()).collect::<Vec<_>>();
+    comparison.take_rounds((plan, begin), &names, first, |index, round, comparison| {
+        for turn in shuffled(turns[index].len(), round).into_iter().map(|at| &turns[index][at]) {
+            plan.go_on()?;
+            let before_ns = spent.probe(&mut session)?;
+            let value = match spent.sample(turn, (&mut session, plan.cores)) {
+                Err(error) if turn.is_of_a_tool() => {
+                    comparison.note(format!("{}: no number in a round: {error}", names[index]));
+                    continue;
+                }
+                value => value?,
+            };
+            let probes = Probes { before_ns, after_ns: spent.probe(&mut session)? };
+            comparison.add(&names[index], turn.contender.name(), probes, value);
         }
-    }
-    Ok(())
-}
-
-/// Whoever takes a turn in each round.
-enum Contender {
-    Peer(usize, Peer),
-    Tool(tools::Tool),
-}
-
-impl Contender {
-    fn all() -> Vec<Self> {
-        let peers = peers().into_iter().enumerate().map(|(index, peer)| Self::Peer(index, peer));
-        peers.chain(tools::all().into_iter().map(Self::Tool)).collect()
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Peer(_, peer) => peer.name,
-            Self::Tool(tool) => tool.name,
-        }
-    }
-
-    fn lacks(&self, work: CallWork) -> Option<&'static str> {
-        match self {
-            Self::Peer(_, peer) => (peer.lacks)(work),
-            Self::Tool(tool) => (tool.lacks)(work),
-        }
-    }
-
-    /// The number of the work; `Err`: why it has none, `Ok(Err(_))`: it is not there.
-    fn sample(
-        &self,
-        session: &mut Session,
-        cores: Cores,
-        work: CallWork,
-    ) -> Fallible<Result<f64, String>> {
-        match self {
-            Self::Peer(index, _) => session.sample(*index, work).map(Ok),
-            Self::Tool(tool) => Ok(tool.run(cores, work).map_err(|error| error.to_string())),
-        }
-    }
-}
-
-/// One sample of each, in this order; who is not there takes no further turn.
-fn take_turns(
-    session: &mut Session,
-    cores: Cores,
-    work: CallWork,
-    contenders: &mut Vec<Contender>,
-    order: &[usize],
-    comparison: &mut Measurements,
-) -> Fallible<()> {
-    let name_of_work = work.name();
-    let mut skipped = Vec::new();
-    for &index in order {
-        let contender = &contenders[index];
-        let name = contender.name();
-        let before_ns = session.probe()?;
-        let value = contender.sample(session, cores, work).map_err(|e| format!("{name}: {e}"))?;
-        let probes = Probes { before_ns, after_ns: session.probe()? };
-        match value {
-            Ok(ns) => comparison.add(&name_of_work, name, probes, ns),
-            Err(reason) => {
-                comparison.note(format!("{name}: skipped: {reason}"));
-                skipped.push(name);
-            }
-        }
-    }
-    contenders.retain(|contender| !skipped.contains(&contender.name()));
+        Ok(())
+    })?;
+    comparison.note(spent.sentence(begin.elapsed(), prepared));
     Ok(())
 }
 

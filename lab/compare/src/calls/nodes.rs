@@ -28,6 +28,7 @@ use kv::{
     },
     place::{ClientId, Shard, Topology},
 };
+use measure::shared_words::PATIENCE;
 use nics::{Opener, Selection, Visitor};
 
 use super::{Ground, Listening, NUMBER_BYTES, Peer, is_right, timed};
@@ -59,8 +60,6 @@ const DAEMON_BYTES_MAX: usize = 15 << 20;
 const LONGER: &str =
     "an ordinary call carries 15 MiB at most; more is what calls that lend memory are for";
 
-/// Longest wait for a contact, for a connection and for an answer.
-const PATIENCE: Duration = Duration::from_secs(8);
 /// Longest sleep, so that the end is noticed.
 const NAP: Duration = Duration::from_millis(2);
 /// Calls per reading of the clock.

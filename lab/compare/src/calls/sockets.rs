@@ -4,10 +4,11 @@ use std::{
     io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     os::unix::net::{UnixListener, UnixStream},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use copyrpc_bench::calls::NumberedMessage;
+use measure::shared_words::PATIENCE;
 
 use super::{CallWork, Ground, Listening, NUMBER_BYTES, Peer, is_right, timed};
 use crate::Fallible;
@@ -41,8 +42,6 @@ pub const PEERS: [Peer; 4] = [
 
 /// Calls per reading of the clock.
 const BATCH: usize = 32;
-/// Longest wait for bytes.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Empty reads between two looks at the clock.
 const READS_PER_CLOCK: u32 = 1 << 10;
 

@@ -2,22 +2,21 @@
 
 use std::{
     io::Read as _,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use measure::cores::{self, Cores};
+use measure::{cores::Cores, shared_words::PATIENCE};
 
 use super::CallWork;
-use crate::Fallible;
+use crate::{Fallible, tool_process};
 
 /// Where the servers listen.
 const PORT: &str = "13377";
+
 /// How long a server may take until it listens.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client may take, which measures for a tenth of a second or so.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
+const START_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A benchmark that starts as a server without an address, and as a client with one.
 pub struct Tool {
@@ -74,13 +73,13 @@ pub fn all() -> Vec<Tool> {
 
 impl Tool {
     /// Arguments of the client; of the server all but the address.
-    fn arguments(&self, work: CallWork, is_client: bool) -> Vec<String> {
-        let (len, count) = (work.len_bytes, ((2 << 30) / work.len_bytes).clamp(50, 200_000));
+    fn arguments(&self, work: CallWork, count: u64, is_client: bool) -> Vec<String> {
+        let len = work.len_bytes;
         let text = if self.program == "fi_pingpong" {
             // It knows powers of two only.
             let (len, port) = (len.next_power_of_two(), if is_client { "-P" } else { "-B" });
             let address = if is_client { "127.0.0.1" } else { "" };
-            format!("-p shm -e rdm -I {} -S {len} {port} {PORT} {address}", count / 2)
+            format!("-p shm -e rdm -I {count} -S {len} {port} {PORT} {address}")
         } else if is_client {
             let test = self.tests[usize::from(work.is_one_way)];
             format!("127.0.0.1 -p {PORT} -t {test} -s {len} -n {count} -w {} -f", count / 40 + 1)
@@ -99,7 +98,7 @@ impl Running {
     fn output(mut self, deadline: Instant) -> Fallible<String> {
         while self.0.try_wait()?.is_none() {
             if Instant::now() > deadline {
-                return Err(format!("its client did not end within {CLIENT_PATIENCE:?}").into());
+                return Err(format!("its client did not end within {PATIENCE:?}").into());
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -120,34 +119,39 @@ impl Drop for Running {
 
 impl Tool {
     /// A process of the tool, on `core`.
-    fn command(&self, core: usize, arguments: &[String]) -> Fallible<Child> {
-        let mut command = Command::new(self.program);
-        command.args(arguments).env("UCX_TLS", self.transports);
+    fn start(&self, core: usize, arguments: &[String]) -> Fallible<Running> {
+        let mut command = tool_process::command(core, self.program, arguments)?;
+        command.env("UCX_TLS", self.transports);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // A process inherits the cores of the thread that starts it.
-        let started = thread::scope(|scope| {
-            scope.spawn(|| cores::pin(core).and_then(|()| command.spawn())).join()
-        });
-        let started = started.map_err(|_| "the starting thread panicked")?;
-        Ok(started.map_err(|error| format!("cannot start `{}`: {error}", self.program))?)
+        Ok(Running(command.spawn()?))
     }
 
-    /// ns per round trip, or GiB/s.
+    /// Why it is not there.
+    pub fn missing(&self) -> Option<String> {
+        tool_process::missing(self.program)
+    }
+
+    /// Calls that say how many fill a sample.
+    pub fn first_count(work: CallWork) -> u64 {
+        ((64 << 20) / work.len_bytes as u64).clamp(20, 5000)
+    }
+
+    /// ns per round trip, or GiB/s, of so many calls.
     ///
     /// # Errors
     ///
-    /// It is not installed, or prints nothing that can be read.
-    pub fn run(&self, cores: Cores, work: CallWork) -> Fallible<f64> {
-        let mut server = Running(self.command(cores.responder, &self.arguments(work, false))?);
+    /// It prints nothing that can be read.
+    pub fn run(&self, cores: Cores, work: CallWork, count: u64) -> Fallible<f64> {
+        let mut server = self.start(cores.responder, &self.arguments(work, count, false))?;
         let begin = Instant::now();
         loop {
             // It fails as long as the server does not listen.
-            let client = Running(self.command(cores.initiator, &self.arguments(work, true))?);
-            let output = client.output(Instant::now() + CLIENT_PATIENCE)?;
+            let client = self.start(cores.initiator, &self.arguments(work, count, true))?;
+            let output = client.output(Instant::now() + PATIENCE)?;
             if let Some(ns) = (self.read)(&output, work, self.tests[usize::from(work.is_one_way)]) {
                 return Ok(ns);
             }
-            if begin.elapsed() > PATIENCE || server.0.try_wait()?.is_some() {
+            if begin.elapsed() > START_PATIENCE || server.0.try_wait()?.is_some() {
                 return Err(format!("`{}` printed no result", self.program).into());
             }
         }

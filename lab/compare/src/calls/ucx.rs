@@ -11,6 +11,7 @@ use std::{
 
 use copyrpc_bench::calls::NumberedMessage;
 use kv::ucp::{self, Config, Event, SendError, UcxAddress, UcxContext, UcxEndpoint, UcxWorker};
+use measure::shared_words::PATIENCE;
 
 use super::{CallWork, Ground, IPC_BYTES_MAX, Listening, NUMBER_BYTES, Peer, is_right, timed};
 use crate::Fallible;
@@ -32,8 +33,6 @@ pub const PEERS: [Peer; 2] = [
 
 /// Calls per reading of the clock.
 const BATCH: usize = 32;
-/// Longest wait for the other side.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Empty polls between two looks at the clock.
 const POLLS_PER_CLOCK: u32 = 1 << 10;
 const CLIENT: &str = "client";
@@ -119,7 +118,7 @@ impl Watch {
         if self.empty.is_multiple_of(POLLS_PER_CLOCK)
             && self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
         {
-            return Err("the other side of UCX said nothing for seconds".into());
+            return Err(format!("the other side of UCX said nothing for {PATIENCE:?}").into());
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ mod stored;
 mod tarpc_calls;
 mod tasks;
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, time::Instant};
 
 use copyrpc_memory::sync::AtomicBool;
 use kv::{
@@ -36,10 +36,10 @@ use kv::{
     session::{self, Progress, SessionPlan},
     workload::{ValueSize, Workload},
 };
-use measure::{results::Metric, schedule::shuffled};
+use measure::{results::Metric, rounds::Rounds, schedule::shuffled};
 
 use self::stored::Stored;
-use crate::{Fallible, table::Measurements};
+use crate::{Fallible, plan::ComparisonPlan, table::Measurements};
 
 /// Command of a process of a rival's run; the rival's name follows.
 pub const CHILD: &str = "kv-child";
@@ -51,10 +51,12 @@ const REFERENCE: &str = "copyrpc delegation";
 const NUMBERS: [(&str, Metric); 3] =
     [("rate", Metric::Rate), ("p50", Metric::RoundTrip), ("p99", Metric::RoundTrip)];
 
-const VALUES_BYTES: [usize; 3] = [64, 4 << 10, 64 << 10];
+/// Values, unless others are asked for.
+const VALUES_BYTES: [usize; 2] = [64, 4 << 10];
+/// The same of a smoke test.
+const SMOKE_BYTES: [usize; 3] = [64, 4 << 10, 64 << 10];
 const QUEUE_DEPTHS: [u32; 3] = [1, 4, 32];
 const CLIENTS_PER_RANK: [u16; 2] = [1, 4];
-/// With 64 KiB each they are 64 MiB.
 const KEYS: u64 = 1000;
 const WARM_UP_MS: u64 = 100;
 const DURATION_MS: u64 = 300;
@@ -156,9 +158,9 @@ impl Contender {
 }
 
 /// The cells: workloads, and their names.
-fn cells(is_smoke: bool) -> Vec<(String, Workload)> {
+fn cells(is_smoke: bool, values_bytes: &[usize]) -> Vec<(String, Workload)> {
     let mut cells = Vec::new();
-    for len_bytes in VALUES_BYTES {
+    for &len_bytes in values_bytes {
         for clients_per_rank in CLIENTS_PER_RANK {
             for queue_depth in QUEUE_DEPTHS {
                 let name = format!("kv/{len_bytes}B/2x{clients_per_rank}/depth-{queue_depth}");
@@ -186,36 +188,36 @@ fn cells(is_smoke: bool) -> Vec<(String, Workload)> {
     cells
 }
 
-/// Compares all whose names contain `filter` with [`REFERENCE`]; no rounds at all are a smoke test.
-pub fn compare(rounds: usize, filter: &str, comparison: &mut Measurements) -> Fallible<()> {
+/// Compares all whose names the plan names with [`REFERENCE`]; no rounds at all are a smoke test.
+pub fn compare(plan: &ComparisonPlan, comparison: &mut Measurements) -> Fallible<()> {
+    let (begin, first) = (Instant::now(), comparison.len());
     let mut contenders = Vec::new();
-    for contender in CONTENDERS {
-        if contender.name != REFERENCE && !contender.name.contains(filter) {
-            continue;
-        }
+    for contender in CONTENDERS.into_iter().filter(|it| plan.has(it.name, REFERENCE)) {
         match contender.missing() {
             None => contenders.push(contender),
             Some(reason) => comparison.note(format!("{}: skipped: {reason}", contender.name)),
         }
     }
-    let (cells, rounds) = (cells(rounds == 0), rounds.max(1));
-    comparison.expect(rounds * cells.len());
-    for (name, _) in &cells {
+    let is_smoke = plan.rounds == Rounds::Exactly(0);
+    let rounds = if is_smoke { Rounds::Exactly(1) } else { plan.rounds };
+    let default = if is_smoke { &SMOKE_BYTES[..] } else { &VALUES_BYTES };
+    let (works, workloads): (Vec<_>, Vec<_>) =
+        cells(is_smoke, &plan.sizes_or(default)).into_iter().unzip();
+    for name in &works {
         for (number, metric) in NUMBERS {
             let names = contenders.iter().map(|contender| contender.name);
             comparison.declare((&format!("{name}/{number}"), REFERENCE), metric, names);
         }
     }
-    for _ in 0..rounds {
-        for (name, workload) in &cells {
-            let round = comparison.begin(name);
-            for index in shuffled(contenders.len(), round) {
-                let contender = &contenders[index];
-                file(name, contender.name, &contender.run(workload)?, comparison)?;
-            }
+    let plan = ComparisonPlan { rounds, ..plan.clone() };
+    comparison.take_rounds((&plan, begin), &works, first, |index, round, comparison| {
+        for contender in shuffled(contenders.len(), round).into_iter().map(|at| &contenders[at]) {
+            plan.go_on()?;
+            let record = contender.run(&workloads[index])?;
+            file(&works[index], contender.name, &record, comparison)?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Adds rate, median and 99th percentile of a run in which every call was answered.
@@ -266,8 +268,8 @@ mod tests {
 
     #[test]
     fn cells_are_distinct_and_make_sense() {
-        let cells = cells(false);
-        assert_eq!(cells.len(), 18);
+        let cells = cells(false, &VALUES_BYTES);
+        assert_eq!(cells.len(), 12);
         for (at, (name, workload)) in cells.iter().enumerate() {
             workload.validate().unwrap();
             assert!(cells[..at].iter().all(|(other, _)| other != name), "{name}");

@@ -4,7 +4,7 @@
 mod boost;
 mod peers;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use copyrpc_bench::threads::{
     CAPACITY_ITEMS, Item, Shape, ThreadSetup,
@@ -12,11 +12,10 @@ use copyrpc_bench::threads::{
 };
 use copyrpc_inproc::spsc;
 use measure::{
-    cores::Cores, ping_pong, regime::Probes, results::Metric, schedule::shuffled,
-    shared_words::SharedWords,
+    ping_pong, regime::Probes, results::Metric, schedule::shuffled, shared_words::SharedWords,
 };
 
-use crate::{Fallible, table::Measurements};
+use crate::{Fallible, plan::ComparisonPlan, table::Measurements};
 
 /// What every ratio is to.
 const REFERENCE: &str = "rtrb";
@@ -52,13 +51,8 @@ fn rows<T: Item>() -> Vec<(&'static str, Run)> {
     rows
 }
 
-/// Compares all peers whose names contain `filter` with [`REFERENCE`].
-pub fn compare(
-    cores: Cores,
-    rounds: usize,
-    filter: &str,
-    comparison: &mut Measurements,
-) -> Fallible<()> {
+/// Compares all peers whose names the plan names with [`REFERENCE`].
+pub fn compare(plan: &ComparisonPlan, comparison: &mut Measurements) -> Fallible<()> {
     comparison.note(format!("queues of {CAPACITY_ITEMS} slots"));
     if cfg!(not(has_boost)) {
         comparison.note(
@@ -67,33 +61,36 @@ pub fn compare(
                 .into(),
         );
     }
+    let (begin, first) = (Instant::now(), comparison.len());
     let shared = SharedWords::new()?;
+    let cores = plan.cores;
     let stage = ThreadSetup { pool: &[cores.responder, cores.initiator], shared: &shared };
     let probe = || ping_pong::between_threads(cores, &shared, PROBE);
-    let chosen = |name: &str| name.contains(filter) || name == REFERENCE;
     let shapes = [
         (Shape::Single, "single", Metric::Rate),
         (Shape::Batched, "slices-of-32", Metric::Rate),
         (Shape::RoundTrip, "round-trip", Metric::RoundTrip),
     ];
-    let lengths = [(8, rows::<u64>()), (64, rows::<[u64; 8]>())];
-    comparison.expect(rounds * shapes.len() * lengths.len());
+    let mut works = Vec::new();
+    let mut rows_of_works = Vec::new();
     for (shape, name, metric) in shapes {
-        for (bytes, rows) in &lengths {
+        for (bytes, mut rows) in [(8, rows::<u64>()), (64, rows::<[u64; 8]>())] {
             let work = format!("queues/{name}/{bytes}B");
-            let chosen = rows.iter().filter(|(name, _)| chosen(name)).collect::<Vec<_>>();
-            comparison.declare((&work, REFERENCE), metric, chosen.iter().map(|(name, _)| *name));
-            for _ in 0..rounds {
-                let round = comparison.begin(&work);
-                for index in shuffled(chosen.len(), round) {
-                    let (peer, run) = chosen[index];
-                    let before_ns = probe()?;
-                    let Some(value) = run(shape, stage)? else { continue };
-                    let probes = Probes { before_ns, after_ns: probe()? };
-                    comparison.add(&work, peer, probes, value);
-                }
-            }
+            rows.retain(|(name, _)| plan.has(name, REFERENCE));
+            comparison.declare((&work, REFERENCE), metric, rows.iter().map(|(name, _)| *name));
+            works.push(work);
+            rows_of_works.push((shape, rows));
         }
     }
-    Ok(())
+    comparison.take_rounds((plan, begin), &works, first, |index, round, comparison| {
+        let ((shape, rows), work) = (&rows_of_works[index], &works[index]);
+        for index in shuffled(rows.len(), round) {
+            let (peer, run) = rows[index];
+            let before_ns = probe()?;
+            let Some(value) = run(*shape, stage)? else { continue };
+            let probes = Probes { before_ns, after_ns: probe()? };
+            comparison.add(work, peer, probes, value);
+        }
+        Ok(())
+    })
 }

@@ -74,6 +74,13 @@ impl ThreadIdle {
         step == IdleStep::Sleep
     }
 
+    /// A poll found nothing, but something is due at any moment: spins, or returns `false` beside threads that compute.
+    #[inline]
+    #[must_use]
+    pub fn spin(&mut self) -> bool {
+        self.idle.spin()
+    }
+
     /// Adds how often this thread, of a client or a daemon, has yielded its core.
     pub fn count(&self, side: &str, counters: &mut Counters) {
         counters.named.insert(format!("{side} yields"), self.yields);

@@ -3,7 +3,7 @@
 use std::{cell::Cell, rc::Rc, thread, time::Duration};
 
 use measure::events::EventMeter;
-use memory::sync::{AtomicU32, Ordering, hint};
+use memory::sync::{AtomicU32, Ordering};
 use os::{
     child::{ChannelError, ChildChannel, TypedMessageError},
     clock,
@@ -244,8 +244,8 @@ fn take_turns(
         }
         if turn.handled > 0 {
             idle.reset();
-        } else if idle.is_adaptive() && server.is_expecting() {
-            hint::spin_loop();
+        } else if idle.is_adaptive() && server.is_expecting() && idle.spin() {
+            // The spin was the wait.
         } else if !idle.sleeps_at_once() && idle.is_to_sleep() {
             server.wait(clock::deadline_ns(NAP))?;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use measure::paired::{Ratio, Verdict};
+use measure::paired::{Ratio, Verdict, rounds_word};
 
 use super::{ReducedCell, reduce::ratio_over};
 use crate::{backend::Kind, workload::Workload};
@@ -113,7 +113,8 @@ fn clause(rival: Kind, ratio: &Ratio) -> String {
         Verdict::Same => format!("as fast as {rival}{range}"),
         Verdict::More | Verdict::Less => format!("{median:.2} times {rival}{range}"),
         Verdict::Undecided { more_rounds } => {
-            format!("{median:.2} times {rival}{range}, undecided: {more_rounds} more rounds")
+            let word = rounds_word(more_rounds);
+            format!("{median:.2} times {rival}{range}, undecided: {more_rounds} more {word}")
         }
     }
 }

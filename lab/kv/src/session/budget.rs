@@ -19,7 +19,7 @@ pub(super) fn least_time(configs: &[Config], plan: SessionPlan) -> Duration {
         let trials = if ways > 1 { count(TRIALS) * ways } else { 0 };
         START * count(job::processes(config)) * ways
             + (interval / 2 + AROUND) * trials
-            + (interval + AROUND) * plan.rounds_min()
+            + (interval + AROUND) * plan.rounds.min()
     };
     configs.iter().map(of_one).sum()
 }

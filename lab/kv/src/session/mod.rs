@@ -20,12 +20,14 @@ use std::time::{Duration, Instant};
 
 use measure::{
     cores::Cores,
-    paired::{ROUNDS_MIN, TOLERANCE},
+    paired::TOLERANCE,
     ping_pong::{self, PROBE_WINDOW},
     schedule::shuffled,
     shared_words::SharedWords,
 };
 use memory::sync::{AtomicBool, Ordering};
+
+pub use measure::rounds::Rounds;
 
 pub use self::spent::TimeSpent;
 use self::{
@@ -41,18 +43,6 @@ use crate::{
 
 /// Probes that are tried if a machine is too busy for one to succeed.
 const PROBE_TRIES: usize = 3;
-/// Rounds, whatever the machine does.
-const ROUNDS_MAX: u32 = 1000;
-
-/// How many rounds there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rounds {
-    /// This many.
-    Exactly(u32),
-    /// Until the ratios of the headline are known to [`TOLERANCE`], or the time of all workloads together is over;
-    /// at least [`ROUNDS_MIN`], which an interval takes.
-    Known(Duration),
-}
 
 /// How a session goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +59,6 @@ impl SessionPlan {
     #[must_use]
     pub fn exactly(rounds: u32) -> Self {
         Self { rounds: Rounds::Exactly(rounds), finds_wait: false }
-    }
-
-    /// Rounds of each configuration, at least.
-    #[must_use]
-    pub fn rounds_min(&self) -> u32 {
-        match self.rounds {
-            Rounds::Exactly(rounds) => rounds,
-            Rounds::Known(_) => u32::try_from(ROUNDS_MIN).unwrap_or(u32::MAX),
-        }
     }
 }
 
@@ -180,24 +161,18 @@ impl Session<'_> {
             !self.stop.load(Ordering::Relaxed)
         })?;
         let mut headline = Headline::of(heat.backends());
-        for round in 1..=ROUNDS_MAX {
-            if self.is_stopped() || !self.goes_on(round, &headline, begin, time) {
-                break;
-            }
-            self.round(heat, round, &mut headline)?;
+        let rounds = match self.plan.rounds {
+            Rounds::Known(_) => Rounds::Known(time),
+            exactly @ Rounds::Exactly(_) => exactly,
+        };
+        let mut done = 0;
+        while !self.is_stopped()
+            && rounds.goes_on(done, begin.elapsed(), || headline.is_known_to(TOLERANCE))
+        {
+            done += 1;
+            self.round(heat, done, &mut headline)?;
         }
         heat.end()
-    }
-
-    fn goes_on(&self, round: u32, headline: &Headline, begin: Instant, time: Duration) -> bool {
-        match self.plan.rounds {
-            Rounds::Exactly(rounds) => round <= rounds,
-            Rounds::Known(_) if round <= self.plan.rounds_min() => true,
-            Rounds::Known(_) => {
-                let per_round = begin.elapsed() / round;
-                begin.elapsed() + per_round < time && !headline.is_known_to(TOLERANCE)
-            }
-        }
     }
 
     /// Measures each contestant once, in random order.

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <unistd.h>
+#include <rdma/ib.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,17 +38,40 @@ static void names(void) {
 	EXPECT(!taken, "%d of 200 times the address was in use", taken);
 }
 
-/* Addresses of family AF_IB: librdmacm asks for them with its first identifier, by BIND, and goes on without. */
+/* Addresses of family AF_IB, of which librdmacm asks with its first identifier whether there are any. */
 static void families(void) {
 	/* struct rdma_ucm_cmd_hdr, then struct rdma_ucm_bind and rdma_ucm_bind_ip: rdma/rdma_user_cm.h */
-	struct { uint32_t command; uint16_t in, out; uint32_t id; uint16_t size, reserved; char address[128]; } general = {
-		.command = 20, .in = 136, .size = 48 };
+	struct { uint32_t command; uint16_t in, out; uint32_t id; uint16_t size, reserved; uint16_t family; char rest[126]; } general = {
+		.command = 20, .in = 136, .size = 48, .family = AF_IB, .reserved = 1 };
 	struct { uint32_t command; uint16_t in, out; uint64_t response; struct sockaddr_in6 address; uint32_t id; } ip = {
 		.command = 2, .in = 40, .address.sin6_family = AF_IB };
+	struct sockaddr_ib to = { .sib_family = AF_IB, .sib_pkey = htons(0xffff) };
+	struct rdma_cm_id *id = identifier();
+	struct ibv_device **devices = ibv_get_device_list(NULL);
+	struct ibv_context *context = ibv_open_device(devices[0]);
+	union ibv_gid own;
+	uint16_t *last = (void *)&to.sib_sid;
 	errno = 0;
-	EXPECT(write(channel->fd, &general, sizeof general) < 0 && errno == ENOSYS, "BIND: %d", errno);
+	EXPECT(write(channel->fd, &general, sizeof general) < 0 && errno == EINVAL, "a reserved field: %d", errno);
+	general.reserved = 0, general.size = 28, errno = 0;
+	EXPECT(write(channel->fd, &general, sizeof general) < 0 && errno == EINVAL, "another size: %d", errno);
 	errno = 0;
 	EXPECT(write(channel->fd, &ip, sizeof ip) < 0 && errno == EINVAL, "BIND_IP of AF_IB: %d", errno);
+	EXPECT(context && !ibv_query_gid(context, 1, 0, &own), "GID");
+	memcpy(&to.sib_addr, &own, sizeof own);
+	last[2] = htons(RDMA_PS_TCP), last[3] = htons(9);
+	memset(&to.sib_sid_mask, 0xff, 8);
+	EXPECT(!rdma_resolve_addr(id, NULL, (void *)&to, 2000), "address: %d", errno);
+	wait_for(RDMA_CM_EVENT_ADDR_RESOLVED);
+	EXPECT(!memcmp(&id->route.addr.addr.ibaddr.sgid, &own, sizeof own), "the own GID");
+	EXPECT(!rdma_resolve_route(id, 2000), "route: %d", errno);
+	wait_for(RDMA_CM_EVENT_ROUTE_RESOLVED);
+	EXPECT(id->route.num_paths == 1 && !memcmp(&id->route.path_rec->dgid, &own, sizeof own), "path");
+	rdma_destroy_id(id);
+	id = identifier();
+	to.sib_addr.sib_addr8[7] ^= 1, errno = 0;
+	EXPECT(rdma_resolve_addr(id, NULL, (void *)&to, 2000) && errno == ENODEV, "another subnet: %d", errno);
+	rdma_destroy_id(id);
 }
 
 static void limits(void) {

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::{Compared, dct, phases, sensitivity::Model, two_rank};
+use super::{Compared, bistability, dct, phases, sensitivity::Model, two_rank};
 use crate::{
     actors::{
         reference_daemon::Mutant,
@@ -11,7 +11,10 @@ use crate::{
             self, Backpressure, CreditReturn, DoorbellEach, Gather, Queueing, SendQueue, SrqChain,
         },
     },
-    machine::{CONNECT_IB, CONNECT_X7, DelegationProfile, NicProfile, TWO_RANK},
+    machine::{
+        BadConstant, CONNECT_IB, CONNECT_X7, Constants as _, DelegationProfile, NicProfile,
+        TWO_RANK, with_constant,
+    },
     world::Time,
 };
 
@@ -22,6 +25,8 @@ enum Change {
     Place(Mutant),
     /// Times of delegation.
     Delegation(fn(&mut DelegationProfile)),
+    /// A constant of delegation, and its factor.
+    Constant(&'static str, f64),
     /// The candidates of two ranks that are on.
     TwoRank(&'static [Candidate]),
     /// The NIC of READs.
@@ -47,20 +52,36 @@ const fn survivor(name: &'static str, change: Change, why: &'static str) -> Wron
     WrongModel { name, change, survives: Some(why) }
 }
 
-/// All of them.
-pub const WRONG_MODELS: [WrongModel; 28] = [
+/// Factors of a constant that is a fifth smaller, and larger.
+const LESS: f64 = 0.8;
+const MORE: f64 = 1.2;
+
+/// All of them. Each constant of delegation that is said to matter is a fifth smaller in one and larger in another.
+pub const WRONG_MODELS: [WrongModel; 40] = [
     wrong("a work request takes its time at the receiver", Change::Place(Mutant::AtReceiver)),
     wrong("a work request takes the NIC of both ends", Change::Place(Mutant::WholeNic)),
     wrong("each message is a work request", Change::Place(Mutant::NoMerging)),
     wrong("work requests take no time", Change::Delegation(|it| it.wqe = it.message)),
     wrong("the ring takes no time", Change::Delegation(|it| it.ring /= 100.0)),
     wrong("nothing leaves the caches", Change::Delegation(|it| it.cold = 1.0)),
-    wrong("work requests take a fifth less", Change::Delegation(|it| it.wqe *= 0.8)),
-    wrong("work requests take a fifth more", Change::Delegation(|it| it.wqe *= 1.2)),
-    wrong("the ring takes a fifth less", Change::Delegation(|it| it.ring *= 0.8)),
-    wrong("the ring takes a fifth more", Change::Delegation(|it| it.ring *= 1.2)),
-    wrong("calls take a fifth less", Change::Delegation(|it| it.call *= 0.8)),
-    wrong("calls take a fifth more", Change::Delegation(|it| it.call *= 1.2)),
+    wrong("work requests take a fifth less", Change::Constant("wqe", LESS)),
+    wrong("work requests take a fifth more", Change::Constant("wqe", MORE)),
+    wrong("the ring takes a fifth less", Change::Constant("ring", LESS)),
+    wrong("the ring takes a fifth more", Change::Constant("ring", MORE)),
+    wrong("calls to other nodes take a fifth less", Change::Constant("call", LESS)),
+    wrong("calls to other nodes take a fifth more", Change::Constant("call", MORE)),
+    wrong("calls to the own node take a fifth less", Change::Constant("local", LESS)),
+    wrong("calls to the own node take a fifth more", Change::Constant("local", MORE)),
+    wrong("empty turns take a fifth less", Change::Constant("turn", LESS)),
+    wrong("empty turns take a fifth more", Change::Constant("turn", MORE)),
+    wrong("responses take a fifth less", Change::Constant("response", LESS)),
+    wrong("responses take a fifth more", Change::Constant("response", MORE)),
+    wrong("calls of other nodes take a fifth less", Change::Constant("serve", LESS)),
+    wrong("calls of other nodes take a fifth more", Change::Constant("serve", MORE)),
+    wrong("messages of a batch take a fifth less", Change::Constant("message", LESS)),
+    wrong("messages of a batch take a fifth more", Change::Constant("message", MORE)),
+    wrong("work beyond the caches takes a fifth less", Change::Constant("cold", LESS)),
+    wrong("work beyond the caches takes a fifth more", Change::Constant("cold", MORE)),
     wrong("nothing takes any time", Change::TwoRank(&[])),
     wrong("the send queue takes no time", Change::TwoRank(&[Queueing])),
     wrong("nothing waits for anything", Change::TwoRank(&[SendQueue])),
@@ -121,21 +142,42 @@ impl WrongModel {
     #[must_use]
     pub const fn model(&self) -> Model {
         match self.change {
-            Change::Place(_) | Change::Delegation(_) => Model::Bistability,
+            Change::Place(_) | Change::Delegation(_) | Change::Constant(..) => Model::Bistability,
             Change::TwoRank(_) => Model::TwoRank,
             Change::Nic(_) => Model::Dct,
         }
     }
 
-    /// Simulates it until something is off.
+    /// The constant of delegation that differs, and its factor.
     #[must_use]
-    pub fn judge(&self, seed: u64) -> Judged {
+    pub const fn constant(&self) -> Option<(&'static str, f64)> {
+        match self.change {
+            Change::Constant(name, factor) => Some((name, factor)),
+            _ => None,
+        }
+    }
+
+    /// Simulates it until something is off.
+    ///
+    /// # Errors
+    ///
+    /// If it is of a constant that delegation does not have.
+    pub fn judge(&self, seed: u64) -> Result<Judged, BadConstant> {
         let noticed = match self.change {
             Change::Place(mutant) => other_state(&CONNECT_X7, mutant, seed),
             Change::Delegation(change) => {
                 let mut profile = CONNECT_X7;
                 change(&mut profile);
                 other_state(&profile, Mutant::None, seed)
+            }
+            Change::Constant(name, factor) => {
+                let constants = CONNECT_X7.constants();
+                let value = constants.iter().find(|(known, _)| *known == name);
+                let value = factor * value.map_or(0.0, |(_, value)| *value);
+                let profile = with_constant(&CONNECT_X7, name, value)?;
+                let state = other_state(&profile, Mutant::None, seed);
+                let number = state.or_else(|| other_number(&profile, seed));
+                number.or_else(|| other_start(&profile, Mutant::None, seed, false))
             }
             Change::TwoRank(candidates) => {
                 let outcome = two_rank::run_with(&TWO_RANK, candidates, seed);
@@ -147,7 +189,7 @@ impl WrongModel {
                 dct::first_miss(&profile, seed).as_ref().map(text_of)
             }
         };
-        Judged { model: self.model(), name: self.name, noticed, survives: self.survives }
+        Ok(Judged { model: self.model(), name: self.name, noticed, survives: self.survives })
     }
 }
 
@@ -155,13 +197,36 @@ fn text_of(row: &Compared) -> String {
     format!("{}: {:+.0} %", row.what, 100.0 * row.error())
 }
 
+/// The first number that is missed, or the mean of all errors, if that is beyond what is claimed.
+fn other_number(profile: &DelegationProfile, seed: u64) -> Option<String> {
+    let outcome = bistability::run_on(profile, seed, |_, _| {});
+    let missed = outcome.misses().next().map(text_of);
+    let rms = super::rms(&outcome.rows);
+    let is_beyond = rms > Model::Bistability.rms_max();
+    missed
+        .or_else(|| is_beyond.then(|| format!("root mean square of errors: {:.1} %", 100.0 * rms)))
+}
+
 /// The first start that was measured and leads to another state.
 fn other_state(profile: &DelegationProfile, mutant: Mutant, seed: u64) -> Option<String> {
-    let measured = phases::DIAGRAM.into_iter().filter(|expected| expected.is_measured);
-    let mut found = measured.map(|expected| phases::find(profile, mutant, expected, seed));
+    other_start(profile, mutant, seed, true)
+}
+
+/// The first start that leads to another state, of those that were measured, or of the others.
+fn other_start(
+    profile: &DelegationProfile,
+    mutant: Mutant,
+    seed: u64,
+    is_measured: bool,
+) -> Option<String> {
+    let starts = phases::DIAGRAM.into_iter().filter(|expected| expected.is_measured == is_measured);
+    let mut found = starts.map(|expected| phases::find(profile, mutant, expected, seed));
     let other = found.find(|found| !found.is_as_expected())?;
-    let phases::Condition { nodes, poll_budget, .. } = other.expected.condition;
+    let phases::Condition { nodes, poll_budget, start } = other.expected.condition;
     let budget = if poll_budget > 0 { " with a poll budget" } else { "" };
+    let start = format!("{start:?}").to_lowercase();
     let (others, of) = (other.mops_per_node.len() - other.agreeing, other.mops_per_node.len());
-    Some(format!("{nodes} nodes{budget}: {others} of {of} bursts end in the other state"))
+    Some(format!(
+        "{nodes} nodes{budget}: {others} of {of} seeds end in the other state after a {start}"
+    ))
 }

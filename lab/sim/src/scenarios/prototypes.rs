@@ -30,9 +30,16 @@ pub struct ReturnRow {
     pub slot: Measured,
 }
 
-/// Runs both ways back for each of `nodes` and `depths`.
+/// Runs both ways back for each of `nodes` and `depths`, and tells how many loads are done, of how many.
 #[must_use]
-pub fn return_paths(nodes: &[u32], depths: &[u32], clients: u32, seed: u64) -> Vec<ReturnRow> {
+pub fn return_paths(
+    nodes: &[u32],
+    depths: &[u32],
+    clients: u32,
+    seed: u64,
+    mut progress: impl FnMut(usize, usize),
+) -> Vec<ReturnRow> {
+    let of = WQE_US.len() * nodes.len() * depths.len();
     let mut rows = Vec::new();
     for wqe_us in WQE_US {
         let profile = DelegationProfile { clients, wqe: wqe_us, ..CONNECT_X7 };
@@ -52,6 +59,7 @@ pub fn return_paths(nodes: &[u32], depths: &[u32], clients: u32, seed: u64) -> V
                 };
                 let [daemon, slot] = [ReturnPath::Daemon, ReturnPath::Slot].map(run);
                 rows.push(ReturnRow { wqe_us, nodes, depth, daemon, slot });
+                progress(rows.len(), of);
             }
         }
     }
@@ -74,9 +82,15 @@ pub struct HotRow {
 }
 
 /// Five machines of 14 threads with 16 READs in flight, as *dct-bench* runs them. Peers other than the hot one are
-/// called at random.
+/// called at random. `progress` is told how many loads are done, of how many.
 #[must_use]
-pub fn hot_peers(initiators: &[usize], permilles: &[u64], seed: u64) -> Vec<HotRow> {
+pub fn hot_peers(
+    initiators: &[usize],
+    permilles: &[u64],
+    seed: u64,
+    mut progress: impl FnMut(usize, usize),
+) -> Vec<HotRow> {
+    let of = initiators.len() * permilles.len();
     let run = |initiators, permille, has_own| {
         let load = reads::Load {
             machines: 5,
@@ -101,5 +115,10 @@ pub fn hot_peers(initiators: &[usize], permilles: &[u64], seed: u64) -> Vec<HotR
         own: run(initiators, hot_permille, true),
     };
     let pairs = initiators.iter().flat_map(|count| permilles.iter().map(move |hot| (*count, *hot)));
-    pairs.map(|(initiators, permille)| row(initiators, permille)).collect()
+    let told = pairs.enumerate().map(|(index, (initiators, permille))| {
+        let row = row(initiators, permille);
+        progress(index + 1, of);
+        row
+    });
+    told.collect()
 }

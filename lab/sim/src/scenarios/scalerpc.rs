@@ -104,9 +104,9 @@ impl Outcome {
     }
 }
 
-/// Simulates both ways with each number of clients.
+/// Simulates both ways with each number of clients, and tells how many of these are done, of how many.
 #[must_use]
-pub fn run(plan: &PoolPlan) -> Outcome {
+pub fn run(plan: &PoolPlan, mut progress: impl FnMut(usize, usize)) -> Outcome {
     let nic = NicProfile { cache_contexts: plan.contexts, ..CONNECT_IB.nic.clone() };
     let profile = Profile { nic, ..CONNECT_IB };
     let mut outcome = Outcome { rows: Vec::new(), events: 0, trace: 0 };
@@ -120,6 +120,7 @@ pub fn run(plan: &PoolPlan) -> Outcome {
         let pool = measure(Way::Pool);
         let scalerpc = measure(Way::ScaleRpc { group: plan.group, slice: plan.slice });
         outcome.rows.push(Row { clients, pool, scalerpc });
+        progress(outcome.rows.len(), plan.clients.len());
     }
     outcome
 }

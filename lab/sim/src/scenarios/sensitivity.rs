@@ -96,13 +96,18 @@ impl Effect {
     /// Why it is right that no check notices a fifth of it, if that is known.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
-        let of_it =
-            |entry: &&(Model, &str, &str)| entry.0 == self.model && entry.1 == self.constant;
-        UNNOTICED.iter().find(of_it).map(|(.., why)| *why)
+        self.model.unnoticed(self.constant)
     }
 }
 
 impl Model {
+    /// Why it is right that no check notices a fifth of a constant; `None`: a check has to notice it.
+    #[must_use]
+    pub fn unnoticed(self, constant: &str) -> Option<&'static str> {
+        let of_it = |entry: &&(Self, &str, &str)| entry.0 == self && entry.1 == constant;
+        UNNOTICED.iter().find(of_it).map(|(.., why)| *why)
+    }
+
     /// Largest root mean square of the errors of claimed numbers. Seeds differ by 0.002.
     #[must_use]
     pub const fn rms_max(self) -> f64 {

@@ -2,7 +2,7 @@
 
 use verbs::{Gid, Lid, LinkLayer};
 
-use super::id::Id;
+use super::{address::Address, id::Id};
 use crate::abi::Record;
 
 /// What all identifiers of a process have in common.
@@ -20,12 +20,16 @@ impl PortIdentity {
         self.gids.iter().rposition(|gid| *gid != Gid::default()).unwrap_or(0)
     }
 
-    fn gid(&self) -> [u8; 16] {
+    pub(super) fn gid(&self) -> [u8; 16] {
         self.gids[self.row()].to_bytes()
     }
 
+    pub(super) fn has_gid(&self, gid: &[u8; 16]) -> bool {
+        self.gids.iter().any(|own| own.to_bytes() == *gid)
+    }
+
     /// That of another port: GIDs end like LIDs.
-    fn gid_of(&self, lid: u16) -> [u8; 16] {
+    pub(super) fn gid_of(&self, lid: u16) -> [u8; 16] {
         let mut gid = self.gid();
         gid[14..].copy_from_slice(&lid.to_be_bytes());
         gid
@@ -47,7 +51,7 @@ impl PortIdentity {
     }
 
     /// `struct ib_user_path_rec` to a port; all of it in the order of the network.
-    fn path(&self, lid: u16, traffic_class: u8) -> Vec<u8> {
+    pub(super) fn path(&self, lid: u16, traffic_class: u8) -> Vec<u8> {
         const MTU_4096: u32 = 5;
         let mut bytes = Record::zeroed(64);
         bytes.set(0, &self.gid_of(lid));
@@ -56,10 +60,19 @@ impl PortIdentity {
         bytes.set(34, &self.lid.get().to_be_bytes());
         bytes.u32(44, 1); // reversible
         bytes.u32(48, MTU_4096);
-        bytes.set(52, &0xffffu16.to_be_bytes()); // P_Key
+        bytes.set(52, &PKEY.to_be_bytes());
         // hop limit, traffic class, number of paths, SL; then "exactly" before MTU, rate and lifetime
         bytes.set(54, &[64, traffic_class, 1, 0, 2, 2, 3, 2, 18, 0]);
         bytes.0
+    }
+
+    /// Before the peer is known: that of the GID that is asked for, or as on one host, whose processes share a port.
+    pub(super) fn lid_of_peer(&self, id: &Id) -> u16 {
+        match id.destination {
+            _ if id.peer.lid != 0 => id.peer.lid,
+            Some(Address::Ib(to)) => u16::from_be_bytes([to.gid[14], to.gid[15]]),
+            _ => self.lid.get(),
+        }
     }
 
     /// `struct rdma_ucm_query_route_resp`; `guid` is that of the device in sysfs.
@@ -67,14 +80,13 @@ impl PortIdentity {
         let mut bytes = Record::zeroed(208);
         if id.has_device {
             bytes.set(0, &guid);
-            // Before the peer is known: as on one host, whose processes share a port.
-            let lid = if id.peer.lid == 0 { self.lid.get() } else { id.peer.lid };
-            bytes.set(8, &self.path(lid, id.service_type));
+            bytes.set(8, &self.path(self.lid_of_peer(id), id.service_type));
             bytes.set(196, &[1]); // port
         }
         for (at, address) in [(136, id.source), (164, id.destination)] {
             if let Some(address) = address {
-                bytes.set(at, &super::address::encode(address));
+                // Those of InfiniBand are cut, as by a kernel.
+                bytes.set(at, &super::address::encode(address)[..28]);
             }
         }
         bytes.u32(192, u32::from(id.has_route));
@@ -129,6 +141,9 @@ impl PortIdentity {
         Some(bytes.0)
     }
 }
+
+/// The only row of the table of P_Keys.
+pub(super) const PKEY: u16 = 0xffff;
 
 /// Of every queue pair for datagrams: `RDMA_UDP_QKEY`.
 pub(super) const QKEY: u32 = 0x0123_4567;

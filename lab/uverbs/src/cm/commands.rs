@@ -2,11 +2,16 @@
 //!
 //! Source: Linux `include/uapi/rdma/rdma_user_cm.h`; all fields in the order of the machine.
 
-use std::{net::SocketAddr, os::fd::RawFd};
+use std::os::fd::RawFd;
 
 use rustix::io::Errno;
 
-use super::{address, id::IdOption, manager::Manager, message::Side};
+use super::{
+    address::{self, Address},
+    id::IdOption,
+    manager::Manager,
+    message::Side,
+};
 use crate::{Refusal, abi::Fields, sysfs};
 
 /// `RDMA_USER_CM_CMD_*`, in order.
@@ -37,13 +42,14 @@ const NAMES: [&str; 23] = [
 ];
 
 /// Where the address for the response is, of those commands that have one.
-const RESPONSES: [(&str, usize); 6] = [
+const RESPONSES: [(&str, usize); 7] = [
     ("CREATE_ID", 8),
     ("DESTROY_ID", 0),
     ("QUERY_ROUTE", 0),
     ("INIT_QP_ATTR", 0),
     ("GET_EVENT", 0),
     ("MIGRATE_ID", 0),
+    ("QUERY", 0),
 ];
 
 /// A command.
@@ -130,6 +136,11 @@ pub(super) fn run(
         "QUERY_ROUTE" => {
             manager.get(fields.u32(8)).map(|id| manager.port.route(id, sysfs::NODE_GUID))
         }
+        "QUERY" => {
+            let option = fields.u32(12);
+            let answer = |id| manager.port.query(id, option, command.room, sysfs::NODE_GUID);
+            manager.get(fields.u32(8)).and_then(answer)
+        }
         "INIT_QP_ATTR" => manager
             .get(fields.u32(8))
             .and_then(|id| manager.port.qp_attr(id, fields.u32(12)).ok_or(Errno::INVAL)),
@@ -141,10 +152,24 @@ pub(super) fn run(
 fn run_without_response(manager: &mut Manager, command: &Command<'_>) -> Result<(), Errno> {
     let fields = command.fields;
     match command.name {
-        "BIND_IP" => manager.bind(fields.u32(36), address_at(fields, 8).ok_or(Errno::INVAL)?),
+        "BIND_IP" => manager.bind(fields.u32(36), ip_at(fields, 8).ok_or(Errno::INVAL)?),
         "RESOLVE_IP" => {
-            let to = address_at(fields, 28).ok_or(Errno::INVAL)?;
-            manager.resolve_address(fields.u32(56), address_at(fields, 0), to)
+            let to = ip_at(fields, 28).ok_or(Errno::INVAL)?;
+            manager.resolve_address(fields.u32(56), ip_at(fields, 0), to)
+        }
+        "BIND" => {
+            let [size, reserved] = [4, 6].map(|at| fields.u16(at));
+            let address = address_at(fields, 8, size).filter(|_| reserved == 0);
+            manager.bind(fields.u32(0), address.ok_or(Errno::INVAL)?)
+        }
+        "RESOLVE_ADDR" => {
+            let [from_size, to_size] = [8, 10].map(|at| fields.u16(at));
+            let from = address_at(fields, 16, from_size);
+            let to = address_at(fields, 144, to_size).ok_or(Errno::INVAL)?;
+            if fields.u32(12) != 0 || from.is_none() && from_size != 0 {
+                return Err(Errno::INVAL);
+            }
+            manager.resolve_address(fields.u32(0), from, to)
         }
         "RESOLVE_ROUTE" => manager.resolve_route(fields.u32(0)),
         "LISTEN" => manager.listen(fields.u32(0), fields.u32(4)),
@@ -165,8 +190,7 @@ fn run_without_response(manager: &mut Manager, command: &Command<'_>) -> Result<
         "SET_OPTION" => manager.set_option(fields.u32(8), &option(fields)?),
         // It tells that data came before the last message of a connection, which comes by itself.
         "NOTIFY" => manager.get(fields.u32(0)).map(drop),
-        // With the first identifier librdmacm asks for addresses of InfiniBand by BIND, and goes on without.
-        // Linux `ucma_write`: ENOSYS for a command without a function, EINVAL for an address of another family.
+        // Linux `ucma_write`: for a command without a function.
         _ => Err(Errno::NOSYS),
     }
 }
@@ -192,6 +216,12 @@ fn option(fields: Fields<'_>) -> Result<IdOption, Errno> {
     }
 }
 
-fn address_at(fields: Fields<'_>, at: usize) -> Option<SocketAddr> {
-    address::parse(&fields.bytes::<{ address::BYTES }>(at))
+/// An address that says how long it is. Source: Linux `ucma_bind`, `ucma_resolve_addr`.
+fn address_at(fields: Fields<'_>, at: usize, size: u16) -> Option<Address> {
+    address::parse(&fields.bytes(at)).filter(|address| address.len() == size)
+}
+
+/// An address of a command from before there were those of InfiniBand.
+fn ip_at(fields: Fields<'_>, at: usize) -> Option<Address> {
+    address::parse(&fields.bytes(at)).filter(|address| !address.is_ib())
 }

@@ -1,19 +1,14 @@
 //! One identifier of the connection manager: a listener, or one end of a connection.
 
-use std::{net::SocketAddr, os::fd::RawFd, time::Instant};
+use std::{os::fd::RawFd, time::Instant};
 
 use rustix::fd::OwnedFd;
 
 use super::{
+    address::{Address, PORT_SPACE_IB, PORT_SPACE_IPOIB, PORT_SPACE_TCP, PORT_SPACE_UDP},
     message::Side,
     private::{MessageKind, PrivateRoom},
 };
-
-/// `enum rdma_ucm_port_space`
-const PORT_SPACE_IPOIB: u16 = 0x2;
-const PORT_SPACE_TCP: u16 = 0x106;
-const PORT_SPACE_UDP: u16 = 0x111;
-const PORT_SPACE_IB: u16 = 0x13f;
 
 /// Those that there are.
 pub(super) const PORT_SPACES: [u16; 4] =
@@ -77,8 +72,8 @@ pub(super) struct Id {
     /// Whether its queue pair is one for datagrams: then there is no connection, and it only finds out its peer's.
     pub(super) is_datagram: bool,
     pub(super) state: State,
-    pub(super) source: Option<SocketAddr>,
-    pub(super) destination: Option<SocketAddr>,
+    pub(super) source: Option<Address>,
+    pub(super) destination: Option<Address>,
     /// Whether it belongs to the device: it has an address that is not that of all.
     pub(super) has_device: bool,
     pub(super) has_route: bool,
@@ -120,6 +115,11 @@ impl Id {
 
     /// Room of its messages for private data.
     pub(super) fn room(&self, kind: MessageKind) -> PrivateRoom {
-        PrivateRoom::of(kind, self.is_datagram)
+        PrivateRoom::of(kind, self.is_datagram, self.is_ib())
+    }
+
+    /// Whether its addresses are those of InfiniBand: Linux `cma_family`.
+    pub(super) fn is_ib(&self) -> bool {
+        self.source.is_some_and(|source| source.is_ib())
     }
 }

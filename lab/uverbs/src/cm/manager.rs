@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    net::SocketAddr,
     os::fd::{AsRawFd as _, OwnedFd, RawFd},
     time::{Duration, Instant},
 };
@@ -10,20 +9,17 @@ use std::{
 use rustix::{
     event::{EventfdFlags, eventfd},
     io::{Errno, IoSliceMut, ReadWriteFlags, fcntl_dupfd_cloexec, preadv2},
-    net::{
-        AddressFamily, RecvFlags, SocketFlags, SocketType, accept_with, bind, listen, recv,
-        socket_with,
-    },
+    net::{RecvFlags, SocketFlags, accept_with, recv},
 };
 
 use super::{
-    address,
+    address::Address,
     attributes::{PortIdentity, QKEY},
     event::{self, Event, kind},
     id::{Id, IdOption, PORT_SPACES, Parting, State},
     message::{BYTES_MAX, Message, Side},
     private::MessageKind,
-    socket::{ask, is_own, name, tell},
+    socket::{ask, is_own, tell},
 };
 use crate::{descriptors::hide, polls::Polls};
 
@@ -42,18 +38,12 @@ const POLLS_AGAIN: Duration = Duration::from_millis(1);
 const EMPTY_POLLS: u64 = 16;
 
 /// `enum ib_cm_rej_reason`
-const REJECT_NO_LISTENER: u8 = 8;
-const REJECT_BY_PROGRAM: u8 = 28;
+pub(super) const REJECT_NO_LISTENER: u8 = 8;
+pub(super) const REJECT_BY_PROGRAM: u8 = 28;
 
 /// `enum ib_cm_sidr_status`
 const DATAGRAMS_NO_LISTENER: i32 = 1;
 const DATAGRAMS_REFUSED: i32 = 2;
-
-/// Ports that are given out where a program asks for any.
-const ANY_PORTS: core::ops::Range<u16> = 32_768..61_000;
-
-/// Connections that a listener holds for its program, in the socket.
-const BACKLOG_MAX: u32 = 1024;
 
 /// A channel of events: the program reads the descriptor, which counts what waits.
 #[derive(Debug)]
@@ -65,7 +55,7 @@ struct Channel {
 /// The identifiers of a process.
 #[derive(Debug)]
 pub(super) struct Manager {
-    fabric: String,
+    pub(super) fabric: String,
     pub(super) port: PortIdentity,
     channels: HashMap<RawFd, Channel>,
     ids: BTreeMap<u32, Id>,
@@ -109,7 +99,7 @@ impl Manager {
         self.ids.get(&handle).ok_or(Errno::NOENT)
     }
 
-    fn get_mut(&mut self, handle: u32) -> Result<&mut Id, Errno> {
+    pub(super) fn get_mut(&mut self, handle: u32) -> Result<&mut Id, Errno> {
         self.ids.get_mut(&handle).ok_or(Errno::NOENT)
     }
 
@@ -119,7 +109,7 @@ impl Manager {
         self.last
     }
 
-    fn raise(&mut self, handle: u32, kind: u32, status: i32, parameters: Vec<u8>) {
+    pub(super) fn raise(&mut self, handle: u32, kind: u32, status: i32, parameters: Vec<u8>) {
         let Some(id) = self.ids.get(&handle) else { return };
         let uid = if kind == kind::CONNECT_REQUEST {
             self.ids.get(&id.listener).map_or(0, |listener| listener.uid)
@@ -211,86 +201,6 @@ impl Manager {
             self.raise(handle, event.kind, event.status, event.parameters);
         }
         Ok(reported)
-    }
-
-    /// Takes a port, and with it the name of a socket.
-    pub(super) fn bind(&mut self, handle: u32, address: SocketAddr) -> Result<(), Errno> {
-        let fabric = self.fabric.clone();
-        let id = self.get_mut(handle)?;
-        if id.state != State::Idle || id.socket.is_some() {
-            return Err(Errno::INVAL);
-        }
-        if !address.ip().is_unspecified() && !address::is_here(address) {
-            return Err(Errno::ADDRNOTAVAIL);
-        }
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let take = |port| bind(&socket, &name(&fabric, id.port_space, port)?);
-        let port = match address.port() {
-            0 => ANY_PORTS.into_iter().find(|port| take(*port).is_ok()).ok_or(Errno::ADDRINUSE)?,
-            port => take(port).map(|()| port)?,
-        };
-        hide(&socket);
-        let mut source = address;
-        source.set_port(port);
-        id.source = Some(source);
-        id.has_device = !address.ip().is_unspecified();
-        id.socket = Some(socket);
-        Ok(())
-    }
-
-    pub(super) fn listen(&mut self, handle: u32, backlog: u32) -> Result<(), Errno> {
-        if self.get(handle)?.socket.is_none() {
-            let any = SocketAddr::from(([0, 0, 0, 0], 0));
-            self.bind(handle, any)?;
-        }
-        let id = self.get_mut(handle)?;
-        let socket = id.socket.as_ref().filter(|_| id.state == State::Idle).ok_or(Errno::INVAL)?;
-        // Who names none takes as many as there may be.
-        let backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
-        listen(socket, i32::try_from(backlog).unwrap_or(1))?;
-        id.state = State::Listening;
-        Ok(())
-    }
-
-    /// Finds out whether an address is of this machine; the answer is an event.
-    pub(super) fn resolve_address(
-        &mut self,
-        handle: u32,
-        source: Option<SocketAddr>,
-        destination: SocketAddr,
-    ) -> Result<(), Errno> {
-        if !address::is_here(destination) {
-            self.get_mut(handle)?;
-            self.raise(handle, kind::ADDR_ERROR, -Errno::HOSTUNREACH.raw_os_error(), Vec::new());
-            return Ok(());
-        }
-        if self.get(handle)?.socket.is_none() {
-            let mut same = destination;
-            same.set_port(0);
-            let source = source.unwrap_or(same);
-            self.bind(handle, source)?;
-        }
-        let id = self.get_mut(handle)?;
-        if let Some(source) = &mut id.source
-            && source.ip().is_unspecified()
-        {
-            source.set_ip(destination.ip());
-        }
-        id.has_device = true;
-        id.destination = Some(destination);
-        self.raise(handle, kind::ADDR_RESOLVED, 0, Vec::new());
-        Ok(())
-    }
-
-    pub(super) fn resolve_route(&mut self, handle: u32) -> Result<(), Errno> {
-        let id = self.get_mut(handle)?;
-        if id.destination.is_none() {
-            return Err(Errno::INVAL);
-        }
-        id.has_route = true;
-        self.raise(handle, kind::ROUTE_RESOLVED, 0, Vec::new());
-        Ok(())
     }
 
     /// A number from which a side's packets are counted.
@@ -466,10 +376,35 @@ impl Manager {
             let mut id =
                 Id { is_datagram: at.is_datagram, ..Id::new(at.channel, 0, at.port_space, 0) };
             id.state = State::Arriving;
+            id.source = at.source;
             id.listener = listener;
             id.socket = Some(socket);
             self.insert(id);
         }
+    }
+
+    fn take_request(&mut self, handle: u32, side: Side, (from, to): (Address, Address)) {
+        let Some(id) = self.ids.get_mut(&handle) else { return };
+        let ends = self.port.ends_of(id.source, (from, side.lid), to, id.port_space);
+        let (source, destination) = match ends {
+            Ok(ends) => ends,
+            Err(reason) => {
+                let no = Message::Reject { reason, private: Vec::new() };
+                let _ = id.socket.as_ref().map(|socket| tell(socket, &no));
+                return self.lose(handle);
+            }
+        };
+        // The program moves its queue pair before it answers.
+        id.own.psn = Self::psn(handle);
+        id.own.responder_resources = side.initiator_depth;
+        id.own.initiator_depth = side.responder_resources;
+        id.own.retry_count = side.retry_count;
+        id.own.rnr_retry = side.rnr_retry;
+        (id.source, id.destination) = (Some(source), Some(destination));
+        (id.has_device, id.has_route) = (true, true);
+        (id.peer, id.state) = (side, State::Requested);
+        let parameters = self.parameters(handle, MessageKind::Request);
+        self.raise(handle, kind::CONNECT_REQUEST, 0, parameters);
     }
 
     fn take(&mut self, handle: u32, message: Message) {
@@ -478,17 +413,7 @@ impl Manager {
             (State::Arriving, Message::Request { side, port_space, from, to })
                 if port_space == id.port_space =>
             {
-                // The program moves its queue pair before it answers.
-                id.own.psn = Self::psn(handle);
-                id.own.responder_resources = side.initiator_depth;
-                id.own.initiator_depth = side.responder_resources;
-                id.own.retry_count = side.retry_count;
-                id.own.rnr_retry = side.rnr_retry;
-                (id.source, id.destination) = (Some(to), Some(from));
-                (id.has_device, id.has_route) = (true, true);
-                (id.peer, id.state) = (side, State::Requested);
-                let parameters = self.parameters(handle, MessageKind::Request);
-                self.raise(handle, kind::CONNECT_REQUEST, 0, parameters);
+                self.take_request(handle, side, (from, to));
             }
             (State::Requesting(_), Message::Reply(side)) if id.is_datagram => {
                 (id.peer, id.state, id.socket) = (side, State::Connected, None);

@@ -16,9 +16,7 @@
 //!   UNREACHABLE  ◀───────────  Reject
 //! ```
 
-use std::net::SocketAddr;
-
-use super::address;
+use super::address::{self, Address};
 
 /// Longest private data that a program may send with a message: `RDMA_MAX_PRIVATE_DATA`, whose length fits a byte.
 const PRIVATE_BYTES_MAX: usize = 255;
@@ -47,7 +45,7 @@ pub(super) struct Side {
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    Request { side: Side, port_space: u16, from: SocketAddr, to: SocketAddr },
+    Request { side: Side, port_space: u16, from: Address, to: Address },
     Reply(Side),
     Reject { reason: u8, private: Vec<u8> },
     Ready,
@@ -197,7 +195,7 @@ mod tests {
             has_srq: 1,
             private: vec![9; PRIVATE_BYTES_MAX],
         };
-        let [from, to] = ["127.0.0.1:1", "[::1]:2"].map(|text| text.parse().unwrap());
+        let [from, to] = ["127.0.0.1:1", "[::1]:2"].map(|text| Address::Ip(text.parse().unwrap()));
         vec![
             Message::Request { side: side.clone(), port_space: 0x106, from, to },
             Message::Reply(Side { private: Vec::new(), ..side }),

@@ -13,6 +13,7 @@
 //! arrived before a program is told that its peer is gone.
 
 mod address;
+mod addressing;
 mod attributes;
 mod commands;
 mod event;
@@ -20,6 +21,7 @@ mod id;
 mod manager;
 mod message;
 mod private;
+mod query;
 mod socket;
 
 use std::{

@@ -1,10 +1,11 @@
 //! Private data: how much a program may send with a message, and how much the other one is told of.
 //!
 //! A message on the wire has room for a fixed number of bytes. An event tells of all of them, whatever was sent: the rest is
-//! zero. Before what is sent with a request lies the header of the connection manager, of 36 bytes.
+//! zero. Before what is sent with a request lies the header of the connection manager, of 36 bytes, with the IP addresses;
+//! addresses of InfiniBand need none.
 //!
 //! Source: Linux `include/rdma/ib_cm.h`, `IB_CM_*_PRIVATE_DATA_SIZE`; `drivers/infiniband/core/cma.c`, `cma_connect_ib`,
-//! `cma_resolve_ib_udp` and `cma_req_handler`.
+//! `cma_resolve_ib_udp`, `cma_req_handler` and `cma_user_data_offset`.
 
 use rustix::io::Errno;
 
@@ -21,13 +22,13 @@ pub(super) enum MessageKind {
 pub(super) struct PrivateRoom(usize);
 
 impl PrivateRoom {
-    pub(super) const fn of(kind: MessageKind, is_datagram: bool) -> Self {
-        const HEADER_BYTES: usize = 36;
+    pub(super) const fn of(kind: MessageKind, is_datagram: bool, is_ib: bool) -> Self {
+        let header_bytes = if is_ib { 0 } else { 36 };
         Self(match (kind, is_datagram) {
-            (MessageKind::Request, false) => 92 - HEADER_BYTES,
+            (MessageKind::Request, false) => 92 - header_bytes,
             (MessageKind::Reply, false) => 196,
             (MessageKind::Reject, false) => 148,
-            (MessageKind::Request, true) => 216 - HEADER_BYTES,
+            (MessageKind::Request, true) => 216 - header_bytes,
             (MessageKind::Reply | MessageKind::Reject, true) => 136,
         })
     }

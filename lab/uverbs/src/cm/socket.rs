@@ -7,7 +7,7 @@ use rustix::{
     net::{SendFlags, SocketAddrUnix, connect, send},
 };
 
-use super::{id::Id, message::Message};
+use super::{address, id::Id, message::Message};
 
 pub(super) fn name(fabric: &str, port_space: u16, port: u16) -> Result<SocketAddrUnix, Errno> {
     let uid = rustix::process::geteuid().as_raw();
@@ -28,11 +28,13 @@ pub(super) fn ask(fabric: &str, id: &Id) -> Result<(), Errno> {
     let (Some(to), Some(from), Some(socket)) = (id.destination, id.source, &id.socket) else {
         return Err(Errno::INVAL);
     };
-    connect(socket, &name(fabric, id.port_space, to.port())?)?;
+    let service = to.service(id.port_space);
+    let (port_space, port) = address::space_and_port(service).ok_or(Errno::CONNREFUSED)?;
+    connect(socket, &name(fabric, port_space, port)?)?;
     if !is_own(socket) {
         return Err(Errno::PERM);
     }
-    let (side, port_space) = (id.own.clone(), id.port_space);
+    let side = id.own.clone();
     tell(socket, &Message::Request { side, port_space, from, to })
 }
 

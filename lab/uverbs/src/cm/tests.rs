@@ -1,7 +1,6 @@
 //! Two managers in one process, as two processes have them.
 
 use std::{
-    net::SocketAddr,
     os::fd::{AsRawFd as _, OwnedFd, RawFd},
     sync::Mutex,
     time::{Duration, Instant},
@@ -16,6 +15,7 @@ use verbs::{Gid, Lid, LinkLayer};
 
 use super::{
     ConnectionManager, SLEEP,
+    address::{Address, IbAddress},
     attributes::PortIdentity,
     event::{Event, kind},
     id::{IdOption, State},
@@ -38,7 +38,7 @@ struct End {
 impl End {
     fn new(name: &str, lid: u16) -> Self {
         let fabric = format!("{name}-{}", std::process::id());
-        let gids = vec![Gid::default()];
+        let gids = vec![Gid::new(gid(lid))];
         let port = PortIdentity { lid: Lid::new(lid), link: LinkLayer::InfiniBand, gids };
         let mut manager = Manager::new(fabric, port);
         let channel = manager.open().unwrap();
@@ -83,25 +83,25 @@ impl End {
     }
 
     /// A listener, and where it listens.
-    fn listen(&mut self) -> (u32, SocketAddr) {
+    fn listen(&mut self) -> (u32, Address) {
         let listener = self.create(1);
         self.listen_with(listener)
     }
 
-    fn listen_with(&mut self, listener: u32) -> (u32, SocketAddr) {
-        self.manager.bind(listener, "127.0.0.1:0".parse().unwrap()).unwrap();
+    fn listen_with(&mut self, listener: u32) -> (u32, Address) {
+        self.manager.bind(listener, ip("127.0.0.1:0")).unwrap();
         self.manager.listen(listener, 4).unwrap();
         let address = self.manager.get(listener).unwrap().source.unwrap();
         (listener, address)
     }
 
     /// One that has asked for a connection.
-    fn connect(&mut self, to: SocketAddr) -> u32 {
+    fn connect(&mut self, to: Address) -> u32 {
         let id = self.create(2);
         self.connect_with(id, to)
     }
 
-    fn connect_with(&mut self, id: u32, to: SocketAddr) -> u32 {
+    fn connect_with(&mut self, id: u32, to: Address) -> u32 {
         self.manager.resolve_address(id, None, to).unwrap();
         assert_eq!(self.event(None).kind, kind::ADDR_RESOLVED);
         self.manager.resolve_route(id).unwrap();
@@ -109,6 +109,15 @@ impl End {
         self.manager.connect(id, side(7)).unwrap();
         id
     }
+}
+
+/// The GID of a port, which ends as its LID.
+fn gid(lid: u16) -> [u8; 16] {
+    (0xfe80u128 << 112 | 0x0200_00ff_fe00_0000 | u128::from(lid)).to_be_bytes()
+}
+
+fn ip(text: &str) -> Address {
+    Address::Ip(text.parse().unwrap())
 }
 
 fn side(qpn: u32) -> Side {
@@ -269,7 +278,7 @@ fn an_identifier_takes_its_events_to_another_channel_or_to_its_end() {
     let other = end.manager.open().unwrap();
     let [kept, gone] = [5, 6].map(|uid| end.create(uid));
     for id in [kept, gone] {
-        end.manager.resolve_address(id, None, "127.0.0.1:9".parse().unwrap()).unwrap();
+        end.manager.resolve_address(id, None, ip("127.0.0.1:9")).unwrap();
     }
     assert_eq!(end.manager.migrate(kept, other.as_raw_fd()), Ok(0));
     assert_eq!(end.manager.destroy(gone), Ok(0));
@@ -284,7 +293,7 @@ fn an_identifier_takes_its_events_to_another_channel_or_to_its_end() {
 fn a_request_waits_for_room_at_its_listener() {
     let [mut passive, mut active] = [1, 2].map(|lid| End::new("backlog", lid));
     let listener = passive.create(1);
-    passive.manager.bind(listener, "127.0.0.1:0".parse().unwrap()).unwrap();
+    passive.manager.bind(listener, ip("127.0.0.1:0")).unwrap();
     passive.manager.listen(listener, 1).unwrap();
     let to = passive.manager.get(listener).unwrap().source.unwrap();
     let asked: Vec<u32> = (0..8).map(|_| active.connect(to)).collect();
@@ -302,8 +311,8 @@ fn two_listeners_do_not_share_a_port_and_no_port_is_elsewhere() {
     let (_, taken) = end.listen();
     let id = end.create(3);
     assert_eq!(end.manager.bind(id, taken), Err(Errno::ADDRINUSE));
-    assert_eq!(end.manager.bind(id, "192.0.2.1:0".parse().unwrap()), Err(Errno::ADDRNOTAVAIL));
-    end.manager.resolve_address(id, None, "192.0.2.1:1".parse().unwrap()).unwrap();
+    assert_eq!(end.manager.bind(id, ip("192.0.2.1:0")), Err(Errno::ADDRNOTAVAIL));
+    end.manager.resolve_address(id, None, ip("192.0.2.1:1")).unwrap();
     assert_eq!(end.event(None).kind, kind::ADDR_ERROR);
 }
 
@@ -390,4 +399,104 @@ fn the_end_of_an_identifier_waits_for_no_later_wait_of_the_thread() {
     let begin = Instant::now();
     manager.let_go(wait);
     assert!(begin.elapsed() < SLEEP, "it has waited for the wait after that");
+}
+
+/// An address of a service of a port, as `rdma_getaddrinfo` makes them.
+fn ib(gid: [u8; 16], space: u16, port: u16) -> Address {
+    let mask = if port == 0 { !0xffff } else { u64::MAX };
+    let service = u64::from(space) << 16 | u64::from(port);
+    Address::Ib(IbAddress { service_mask: mask, ..IbAddress::of(gid, 0xffff, service) })
+}
+
+/// What QUERY says of both addresses.
+fn told_addresses(end: &End, id: u32, option: u32) -> [Option<Address>; 2] {
+    let answer = end.manager.port.query(end.manager.get(id).unwrap(), option, 280, [2; 8]).unwrap();
+    [16, 144].map(|at| super::address::parse(answer[at..at + 48].try_into().unwrap()))
+}
+
+#[test]
+fn a_connection_is_made_by_gids_alone() {
+    const NOWHERE: [u8; 16] = [0; 16];
+    let [mut passive, mut active] = [1, 2].map(|lid| End::new("gids", lid));
+    let listener = passive.create(1);
+    passive.manager.bind(listener, ib(NOWHERE, TCP, 0)).unwrap();
+    passive.manager.listen(listener, 4).unwrap();
+    let port = passive.manager.get(listener).unwrap().source.unwrap().port();
+    let id = active.create(2);
+    active.manager.resolve_address(id, None, ib(gid(1), TCP, port)).unwrap();
+    assert_eq!(active.event(None).kind, kind::ADDR_RESOLVED);
+    active.manager.resolve_route(id).unwrap();
+    assert_eq!(active.event(None).kind, kind::ROUTE_RESOLVED);
+    let path = active.manager.port.query(active.manager.get(id).unwrap(), 1, 512, [2; 8]).unwrap();
+    assert_eq!((path[0], &path[24..40], &path[40..56]), (1, &gid(1)[..], &gid(2)[..]));
+    assert_eq!(path[56..60], [0, 1, 0, 2], "LIDs of both");
+    // There is no header with IP addresses in front.
+    let said = |len: usize| Side { private: vec![7; len], ..side(9) };
+    assert_eq!(active.manager.connect(id, said(93)), Err(Errno::INVAL));
+    active.manager.connect(id, said(92)).unwrap();
+    let asked = passive.event(Some(&mut active));
+    assert_eq!((asked.kind, private_of(&asked)), (kind::CONNECT_REQUEST, (92, 92)));
+    let [own, peer] = told_addresses(&passive, asked.id, 0);
+    let gids = [own, peer].map(|address| match address {
+        Some(Address::Ib(address)) => (address.gid, address.pkey),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(gids, [(gid(1), 0xffff), (gid(2), 0xffff)]);
+    passive.manager.accept(asked.id, Some(side(8))).unwrap();
+    assert_eq!(active.event(Some(&mut passive)).kind, kind::CONNECT_RESPONSE);
+}
+
+#[test]
+fn gids_that_lead_nowhere_are_refused_as_by_a_kernel() {
+    let [mut passive, mut active] = [1, 2].map(|lid| End::new("gids-no", lid));
+    let (_, to) = passive.listen();
+    let port = to.port();
+    let resolve = |end: &mut End, to| {
+        let id = end.create(2);
+        (id, end.manager.resolve_address(id, None, to))
+    };
+    let mut away = gid(1);
+    away[7] = 9;
+    assert_eq!(resolve(&mut active, ib(away, TCP, port)).1, Err(Errno::NODEV), "another subnet");
+    let Address::Ib(near) = ib(gid(1), TCP, port) else { panic!() };
+    let partition = Address::Ib(IbAddress { pkey: 0x8001, ..near });
+    assert_eq!(resolve(&mut active, partition).1, Err(Errno::NODEV), "another partition");
+    let udp = active.create(3);
+    let bound = active.manager.bind(udp, ib([0; 16], UDP, 0));
+    assert_eq!(bound, Err(Errno::PROTONOSUPPORT), "another port space");
+    let id = active.create(3);
+    assert_eq!(active.manager.bind(id, ib(gid(1), TCP, 0)), Err(Errno::NODEV), "of another port");
+    active.manager.bind(id, ib(gid(2), TCP, 0)).unwrap();
+    let mixed = active.manager.resolve_address(id, None, ip("127.0.0.1:9"));
+    assert_eq!(mixed, Err(Errno::INVAL), "two families");
+    // A listener of IP finds no IP addresses in the request; and one of this number may listen elsewhere.
+    for (to, reason) in [(gid(1), 28), (gid(7), 8)] {
+        let (id, resolved) = resolve(&mut active, ib(to, TCP, port));
+        assert_eq!((resolved, active.event(None).kind), (Ok(()), kind::ADDR_RESOLVED));
+        active.manager.connect(id, side(9)).unwrap();
+        let refused = active.event(Some(&mut passive));
+        assert_eq!((refused.kind, refused.status), (kind::REJECTED, reason));
+    }
+    active.manager.port.link = LinkLayer::Ethernet;
+    assert_eq!(resolve(&mut active, ib(gid(1), TCP, port)).1, Err(Errno::NODEV), "RoCE");
+}
+
+#[test]
+fn identifiers_of_ip_tell_their_gids_and_paths_when_asked() {
+    let ([passive, active], [request, id]) = connected("queries");
+    for (end, id, lids) in [(&passive, request, [1, 2]), (&active, id, [2, 1])] {
+        assert!(told_addresses(end, id, 0).iter().all(|at| matches!(at, Some(Address::Ip(_)))));
+        let gids = told_addresses(end, id, 2).map(|address| match address {
+            Some(Address::Ib(address)) => address.gid,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(gids, lids.map(gid));
+        let query = |option, room| {
+            let id = end.manager.get(id).unwrap();
+            end.manager.port.query(id, option, room, [2; 8]).map(|answer| answer.len())
+        };
+        assert_eq!(query(1, 8), Ok(80));
+        assert_eq!(query(0, 271), Err(Errno::NOSPC));
+        assert_eq!(query(3, 512), Err(Errno::NOSYS));
+    }
 }

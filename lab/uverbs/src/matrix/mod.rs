@@ -37,6 +37,8 @@ pub enum CommandLineStyle {
     ConnectionManager,
     /// `-s HOST` of the client; the port is that of `udaddy`, which no argument changes.
     Datagrams,
+    /// `-p PORT`, and `-s GID` of the client: the server, `-b ::`, is the first of its fabric.
+    Gids,
     /// `-a HOST -p PORT`, and `-s` of the server, `-c` of the client.
     Rping,
     /// `-B PORT` of the server, `-P PORT` of the client, and the host at the end.
@@ -223,6 +225,9 @@ impl Row {
             CommandLineStyle::ConnectionManager => {
                 (self.own(&["-p", text]), self.own(&["-p", text, "-s", HOST]))
             }
+            CommandLineStyle::Gids => {
+                (self.own(&["-p", text, "-b", "::"]), self.own(&["-p", text, "-s", FIRST_GID]))
+            }
             CommandLineStyle::Datagrams => (self.own(&[]), self.own(&["-s", HOST])),
             CommandLineStyle::Rping => {
                 let [server, client] =
@@ -238,6 +243,9 @@ impl Row {
         }
     }
 }
+
+/// GID of the first port of a fabric on InfiniBand.
+const FIRST_GID: &str = "fe80::200:ff:fe00:1";
 
 /// The device of UCX; MPI as root, on fewer cores than ranks, without names of other hosts.
 const ENVIRONMENT: [(&str, &str); 6] = [

@@ -263,6 +263,15 @@ pub const ROWS: &[Row] = &[
     perftest("WRITE, bandwidth, rdma_cm", "ib_write_bw", &["-R", "-n", "100"]),
     perftest("READ, RC, rdma_cm", "ib_read_bw", &["-R", "-n", "100"]),
     connected("rdma_cm, four connections", "ucmatose", CommandLineStyle::ConnectionManager, FOUR),
+    connected("rdma_cm, GIDs", "ucmatose", CommandLineStyle::Gids, &["-f", "gid"]),
+    connected("rdma_cm, GIDs", "ucmatose", CommandLineStyle::Gids, &["-f", "gid", "-P", "ib"]),
+    connected(
+        "rdma_cm, port space of InfiniBand",
+        "ucmatose",
+        CommandLineStyle::ConnectionManager,
+        PS_IB,
+    ),
+    connected("rdma_cm, rsockets, GIDs, checked", "rstream", CommandLineStyle::Gids, GID_STREAM),
     roce(connected("rdma_cm", "ucmatose", CommandLineStyle::ConnectionManager, &[])),
     roce(perftest("SEND, RC, rdma_cm", "ib_send_bw", &["-R", "-n", "100"])),
     connected("rdma_cm, UD", "udaddy", CommandLineStyle::Datagrams, &[]),
@@ -317,4 +326,6 @@ const DEMO: &[&str] = &["-i", "50", "-q", "-o", "read,write", "-d", "64:65536"];
 const FOUR: &[&str] = &["-c", "4", "-C", "50"];
 const PINGS: &[&str] = &["-V", "-C", "20"];
 const RIO: &[&str] = &["-C", "100", "-S", "1024"];
+const PS_IB: &[&str] = &["-P", "ib"];
+const GID_STREAM: &[&str] = &["-f", "gid", "-T", "v", "-C", "100", "-S", "1024"];
 const STREAM_CM: &[&str] = &["-T", "v", "-C", "100", "-S", "1024"];

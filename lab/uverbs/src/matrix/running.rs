@@ -31,7 +31,9 @@ pub enum ListensAt<'a> {
 fn is_listening(listener: ListensAt<'_>) -> bool {
     match listener {
         ListensAt::Port(port) => {
-            is_listening_as(&format!("-106-{port}")) || is_listening_on_tcp(port)
+            // `RDMA_PS_TCP` and `RDMA_PS_IB`
+            ["106", "13f"].iter().any(|space| is_listening_as(&format!("-{space}-{port}")))
+                || is_listening_on_tcp(port)
         }
         ListensAt::Datagrams { fabric } => is_listening_as(&format!("-{fabric}-111-{UDADDY_PORT}")),
     }

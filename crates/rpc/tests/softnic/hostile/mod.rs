@@ -341,6 +341,27 @@ fn what_the_nic_refuses_ends_one_connection() {
     }
 }
 
+/// No key that a peer invents for a long body reaches anything: its connection alone ends, no request is told, and the
+/// memory for the body is free again.
+#[test]
+fn fault_d12_a_forged_key_of_a_long_body_ends_its_connection_alone() {
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let mut scene = Scene::new(transport);
+        for rkey in [0, 1, 0x1234, u32::MAX] {
+            let (mut raw, peer) = scene.attacker();
+            // More pieces than are outstanding at a time.
+            let forged = raw.large_request_by(rkey, 1 << 20);
+            let served = scene.victim.program.served;
+            raw.write(&forged);
+            let reason = scene.verdict(&mut raw, peer);
+            assert!(matches!(reason, CloseReason::Failed(_)), "{rkey:#x}: {reason}");
+            assert_eq!(scene.victim.program.served, served, "{rkey:#x}");
+            assert_eq!(scene.victim.worker.large_memory().used_bytes, 0, "{rkey:#x}");
+            scene.check_honest();
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 

@@ -234,8 +234,13 @@ impl Raw {
 
     /// One request whose body is said to be in memory that does not exist.
     pub(super) fn large_request(&mut self, len_bytes: u32) -> Batch {
+        self.large_request_by(0x1234, len_bytes)
+    }
+
+    /// The same, by a key that is forged.
+    pub(super) fn large_request_by(&mut self, rkey: u32, len_bytes: u32) -> Batch {
         let call = Call { method: 1, response_bytes: 8, deadline_ns: 1 << 40, cookie: 0 };
-        let large = Large { addr: 1 << 45, rkey: 0x1234, len_bytes: 1 };
+        let large = Large { addr: 1 << 45, rkey, len_bytes: 1 };
         self.core.call_large(&call, large, 1).unwrap();
         let mut batch = self.emission();
         batch.bytes[FIRST + 28..FIRST + 32].copy_from_slice(&len_bytes.to_le_bytes());

@@ -133,6 +133,34 @@ mod tests {
 
     use super::*;
 
+    /// A port of another build may be on the other side. Whoever changes these bytes, or the layout of a card, raises
+    /// these numbers, and the version between daemons (crate `proto`), which names both to an operator.
+    #[test]
+    fn fault_e7_messages_have_the_bytes_that_builds_in_use_have() {
+        assert_eq!((VERSION, crate::nic::card::layout::LAYOUT), (2, 6));
+        let [mrs, qps, cqs, rqs] = [4, 5, 6, 7];
+        let [ro_bytes, rw_bytes] = [8, 9];
+        let hello = Hello { lid: 0x0102, instance: 3, mrs, qps, cqs, rqs, ro_bytes, rw_bytes };
+        for (message, words) in [
+            (Message::Hello(hello), &[1, 2, 0x0102, 3, 4, 5, 6, 7, 8, 9][..]),
+            (Message::Segment { id: 5, len_bytes: 6 }, &[2, 5, 6]),
+            (Message::Channel { id: 5 }, &[3, 5]),
+            (Message::SegmentGone { id: 5 }, &[4, 5]),
+            (Message::ChannelGone { id: 5 }, &[5, 5]),
+            (Message::Welcome, &[6]),
+            (Message::NoMemory { len_bytes: 6 }, &[7, 6]),
+        ] {
+            let mut bytes: Vec<u8> =
+                words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+            bytes.resize(96, 0);
+            assert_eq!(message.encode()[..], bytes);
+        }
+        let mut other = Message::Hello(hello).encode();
+        other[8] += 1;
+        let text = Message::decode(&other).unwrap_err().to_string();
+        assert!(text.contains("version 3 instead of 2"), "{text}");
+    }
+
     fn any_message() -> impl Strategy<Value = Message> {
         let hello = (any::<u16>(), any::<u64>(), any::<[u32; 4]>(), any::<[u64; 2]>());
         let hello = hello.prop_map(|(lid, instance, [mrs, qps, cqs, rqs], [ro, rw])| {

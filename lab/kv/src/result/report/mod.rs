@@ -12,6 +12,7 @@ use std::{
 };
 
 use measure::{
+    paired::rounds_word,
     regime::Regime,
     report::{Block, Report, ReportSection},
     table::Table,
@@ -134,7 +135,9 @@ pub fn columns() -> impl Iterator<Item = (&'static str, &'static str)> {
 fn headline(results: &Results, cells: &[ReducedCell]) -> Vec<String> {
     let sentence = super::headline::sentence(cells).into_iter();
     let rounds = cells.iter().map(|cell| cell.rates.len()).min().unwrap_or(0);
-    sentence.map(|sentence| format!("{sentence} {rounds} rounds; {}.", pace(results))).collect()
+    sentence
+        .map(|sentence| format!("{sentence} {rounds} {}; {}.", rounds_word(rounds), pace(results)))
+        .collect()
 }
 
 fn pace(results: &Results) -> String {

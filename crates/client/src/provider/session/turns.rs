@@ -4,19 +4,17 @@ use std::{os::fd::AsFd, sync::Arc, time::Duration};
 
 use os::{clock, idle::IdleStep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use zerocopy::IntoBytes as _;
 
 use crate::{
     CallError,
-    message::{DirectRecord, method},
     provider::{
-        asks::{Asks, daemon_head},
         inbound::Context,
         offer::ProvideError,
         outbox::Work,
-        reception::Taken,
+        reception::{Reception, Taken},
         request::Request,
-        session::{Session, Take, parse},
+        requests::Take,
+        session::Session,
     },
 };
 
@@ -31,7 +29,7 @@ const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, 
 
 impl Session {
     /// See [`Provider::run`](crate::Provider::run); `turn` does what else is to be done, and says how much.
-    pub(super) fn run(
+    pub(in crate::provider) fn run(
         &mut self,
         take: &mut dyn FnMut(Request),
         turn: &mut dyn FnMut() -> usize,
@@ -47,23 +45,24 @@ impl Session {
     }
 
     /// Asks for requests that others answer, and to be told of those that nobody waits for.
-    pub(super) fn begin_run(&mut self) -> Result<(), ProvideError> {
-        self.is_watching = true;
+    pub(in crate::provider) fn begin_run(&mut self) -> Result<(), ProvideError> {
+        self.link.begin_watching();
         self.ask()
     }
 
     /// A turn of a provider whose requests others answer. Returns whether it is over: it was stopped, and all that was
     /// taken is answered.
-    pub(super) fn run_turn(
+    pub(in crate::provider) fn run_turn(
         &mut self,
         take: &mut dyn FnMut(Request),
         turn: &mut dyn FnMut() -> usize,
     ) -> Result<bool, ProvideError> {
         let is_stopped = self.outbox.is_stopped();
-        if is_stopped && (self.given.is_empty() || self.outbox.stop_sign().is_over(clock::now_ns()))
-        {
+        let has_ended =
+            || self.requests.is_empty() || self.outbox.stop_sign().is_over(clock::now_ns());
+        if is_stopped && has_ended() {
             self.hand_over();
-            self.cancel_given();
+            self.requests.cancel_all();
             return Ok(true);
         }
         let read = if is_stopped { self.learn() } else { self.take_requests(take) };
@@ -87,11 +86,11 @@ impl Session {
 
     /// Hands on requests that came, within the window; returns how many there were. Who begins one looks whether anybody
     /// waits for it.
-    pub(super) fn take_requests(
+    pub(in crate::provider) fn take_requests(
         &mut self,
         take: &mut dyn FnMut(Request),
     ) -> Result<usize, CallError> {
-        let (outbox, epoch, mut count) = (self.outbox(), self.epoch, 0);
+        let (outbox, epoch, mut count) = (Arc::clone(&self.outbox), self.epoch, 0);
         self.read_within_window(&mut |work, inbound| {
             count += 1;
             let caller = inbound.context.unwrap_or(UNKNOWN);
@@ -110,46 +109,22 @@ impl Session {
         self.looks = self.looks.wrapping_add(1);
         // The clock is looked at now and then, and before each sleep.
         let is_due = at_once || self.looks.is_multiple_of(LOOKS_PER_CLOCK);
-        if is_due && self.ipc.free() > 0 {
-            let records = reception.take_counts(at_once);
-            self.send_counts(&records);
+        if is_due && self.link.has_room() {
+            self.link.tell(&reception.take_counts(at_once));
         }
-    }
-
-    fn send_counts(&mut self, records: &[DirectRecord]) {
-        if records.is_empty() {
-            return;
-        }
-        let head = daemon_head(method::COUNTS);
-        let parts = [head.as_bytes(), records.as_bytes()];
-        // It fails if the daemon is gone.
-        let _ = self.ipc.submit_parts_within(&parts, Duration::MAX, Asks::Sign);
-        self.ipc.flush();
     }
 
     /// Reads requests that came, of daemon and clients, as many as this process may have at a time, and which of them
     /// nobody waits for.
-    pub(super) fn read_within_window(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
-        while self.given.len() < self.window
-            && let Some(bytes) = self.backlog.pop_front()
-        {
-            if let Some((work, inbound)) = parse(&bytes, self.clock, &self.cancellation)
-                && let Some(cancellation) = take(work, &inbound)
-            {
-                self.given.insert(work, cancellation);
-            }
-        }
+    fn read_within_window(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
+        self.requests.give_backlog(&self.link, take);
         self.read(take)?;
-        let Self { reception: Some(reception), given, clients_window: window, .. } = self else {
-            return Ok(());
-        };
+        let Self { reception: Some(reception), requests, .. } = self else { return Ok(()) };
         let mut is_over = false;
-        while !is_over && given.len() < *window {
+        while !is_over && requests.has_room_for_clients() {
             is_over = !reception.take(|Taken { id, inbound, .. }| {
                 let work = Work::Client(id);
-                if let Some(cancellation) = take(work, &inbound) {
-                    given.insert(work, cancellation);
-                }
+                requests.give(work, take(work, &inbound));
             });
         }
         if !is_over {
@@ -161,31 +136,23 @@ impl Session {
 
     /// Cancels requests of clients that have given them up, or are gone.
     fn cancel_abandoned(&mut self) {
-        let Some(reception) = &mut self.reception else { return };
-        for (work, cancellation) in &self.given {
-            if let Work::Client(id) = work
-                && reception.is_abandoned(*id)
-            {
-                cancellation.cancel();
-            }
-        }
+        let Self { reception: Some(reception), requests, .. } = self else { return };
+        requests.cancel_of_clients(|id| reception.is_abandoned(id));
     }
 
     /// After a turn: looks again at once if it did something, else spins, yields or sleeps as configured.
-    pub(super) fn rest(&mut self, has_worked: bool) {
+    pub(in crate::provider) fn rest(&mut self, has_worked: bool) {
         if has_worked {
             self.idle.reset();
             return self.tell_counts(false);
         }
-        if let IdleStep::Sleep = self.idle.step(self.config.wait) {
-            if let Some(reception) = self.reception.as_mut().filter(|_| self.ipc.free() > 0) {
-                let records = reception.take_counts(false);
-                self.send_counts(&records);
+        if let IdleStep::Sleep = self.idle.step(self.search.wait()) {
+            let Self { outbox, link, reception, .. } = self;
+            if let Some(reception) = reception.as_mut().filter(|_| link.has_room()) {
+                link.tell(&reception.take_counts(false));
             }
-            let Self { outbox, ipc, reception, .. } = self;
-            let is_idle = outbox.doze()
-                && ipc.arm()
-                && reception.as_mut().is_none_or(|reception| reception.server.arm());
+            let is_idle =
+                outbox.doze() && link.arm() && reception.as_mut().is_none_or(Reception::arm);
             if is_idle {
                 let sleep_max = reception.as_ref().map(|it| it.sleep_max(SLEEP_MAX));
                 let sleep_max = sleep_max.unwrap_or(SLEEP_MAX);
@@ -193,8 +160,8 @@ impl Session {
                     tv_sec: sleep_max.as_secs().cast_signed(),
                     tv_nsec: sleep_max.subsec_nanos().into(),
                 };
-                let ours: [&dyn AsFd; 2] = [ipc, outbox.event()];
-                let clients = reception.as_ref().map(|reception| &reception.server as &dyn AsFd);
+                let ours: [&dyn AsFd; 2] = [link, outbox.event()];
+                let clients = reception.as_ref().map(|reception| reception as &dyn AsFd);
                 let fds = ours.into_iter().chain(clients);
                 let mut fds: Vec<_> =
                     fds.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
@@ -203,7 +170,7 @@ impl Session {
             }
             outbox.awake();
             if let Some(reception) = reception {
-                reception.server.service_now();
+                reception.wake_up();
             }
         }
     }
