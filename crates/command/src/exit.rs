@@ -22,12 +22,19 @@ pub enum FailureKind {
     Unavailable = 3,
     /// A daemon lacks something that may come by itself: `EX_TEMPFAIL` of `sysexits.h`.
     Temporary = 75,
+    /// A signal has ended it before it was done, as shells say it of SIGINT.
+    Interrupted = 130,
 }
 
 /// A combination of arguments and settings that is refused, with the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
+
+/// A signal has ended a measurement; what was measured until then is shown.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted after {0}")]
+pub struct Interrupted(pub String);
 
 /// Something would fail here.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +91,8 @@ fn kind_of(error: &anyhow::Error) -> FailureKind {
         kind_of_nic(error)
     } else if error.is::<Unfit>() {
         FailureKind::Unavailable
+    } else if error.is::<Interrupted>() {
+        FailureKind::Interrupted
     } else {
         FailureKind::Failed
     }
@@ -122,6 +131,7 @@ mod tests {
         let unavailable = Err::<(), _>(Unfit(1)).context("more words");
         assert_eq!(kind_of(&unavailable.unwrap_err()), FailureKind::Unavailable);
         assert_eq!(kind_of(&anyhow::anyhow!("wrong bytes")), FailureKind::Failed);
+        assert_eq!(kind_of(&Interrupted("2 samples".into()).into()) as u8, 130);
     }
 
     #[test]

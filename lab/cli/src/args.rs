@@ -20,7 +20,8 @@ use crate::{
 };
 
 /// Version and the commit it was built from.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
+pub(crate) const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
 /// The laboratory of copyrpc: how fast it is here, and what it would be elsewhere.
 #[derive(Debug, Parser)]

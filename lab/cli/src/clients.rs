@@ -78,16 +78,19 @@ pub(crate) fn run(args: &ClientsArgs) -> anyhow::Result<()> {
     let header = output::header("clients", nic.name(), cores, "nothing".to_owned());
     let mut progress = StepProgress::new("samples", rounds.samples(cells.len()));
     let stop = stop_at_signal()?;
-    let samples = schedule::interleave(&mut clients, rounds, shown::is_enough(&cells), |cell| {
+    let mut samples = Vec::new();
+    let is_known = shown::is_enough(&cells);
+    let ended = schedule::interleave_into(&mut clients, rounds, is_known, &mut samples, |cell| {
         progress.step(cells[cell].name.clone());
         !stop.load(Ordering::Relaxed)
     });
     drop(progress);
-    let samples = shown::unless_interrupted(&stop, samples)?;
+    let interruption = shown::interruption(&stop, ended, samples.len())?;
     let mut results = Results::new(header, &cells, &samples, &[]);
     results.notes.extend(clients.absent.iter().cloned());
     results.notes.extend(NOTES.map(str::to_owned));
-    shown::write(&results, args.by_pace, shown::Files { json: args.json.as_deref(), html: None })
+    let files = shown::Files { json: args.json.as_deref(), html: None };
+    shown::write_until(results, interruption, args.by_pace, files)
 }
 
 /// A client.

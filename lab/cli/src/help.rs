@@ -20,6 +20,7 @@ Exit codes:
   1  it failed: a benchmark failed, or its data arrived wrong
   2  the command line, a variable or the file of knobs makes no sense
   3  this machine lacks something: two cores, or the NIC
+  130  a signal ended a measurement; what was measured until then is shown
 
 Knobs of the NIC are flags, or variables COPYRPC_NAME; `copyrpc config` lists them. RUST_LOG sets what is logged to \
 standard error (error, warn, info, debug); default: warn.";
@@ -45,7 +46,7 @@ Examples:
 All backends take turns: each round measures a short interval of each, in random order. No interval begins before \
 every client has had an answer. Every byte of every answer is checked by the client that asked; a wrong answer or a \
 process that fails ends the run with exit code 1 and is named. SIGINT (Ctrl-C), SIGTERM and SIGHUP end the session; \
-what was measured until then is written, and the exit code is 1.
+what was measured until then is written, and the exit code is 130.
 
 Columns: clients/node; system: the backend; waits: how threads wait; k/s: thousands of answered calls per second, \
 median of the rounds, then the smallest and largest; × tcp: ratio to tcp in the same round, median (95 % interval of the \

@@ -223,7 +223,7 @@ pub enum Goal {
 }
 
 impl Aim {
-    /// The aim, and whether it is met or missed; or that the cell was not measured.
+    /// The aim, and whether it is met, missed, or not judged, as its interval is too wide; or that the cell was not measured.
     #[must_use]
     pub fn note(&self, rows: &[Row]) -> String {
         let Self { cell, text, goal } = self;
@@ -240,8 +240,13 @@ impl Aim {
             let found = if is_lines { row.line_ratio() } else { row.ratio };
             let Some(found) = found else { continue };
             let is_met = if is_least { found >= limit } else { found <= limit };
-            let verdict = if is_met { "met" } else { "missed" };
             let text = if is_lines { number::ratio(Some(found)) } else { row.ratio_text() };
+            let verdict = match is_met {
+                // Its interval is too wide to say.
+                _ if text.contains("undecided") => "not judged",
+                true => "met",
+                false => "missed",
+            };
             let place = if has_all { String::new() } else { format!("{}: ", row.regime) };
             note += &format!("; {place}{text}, {verdict}");
         }
@@ -677,7 +682,7 @@ mod tests {
     #[test]
     fn aims_are_ratios_and_say_whether_they_are_met() {
         let note = &results().notes[0];
-        assert!(note.ends_with("1.80, undecided: 3 more rounds, missed"), "{note}");
+        assert!(note.ends_with("1.80, undecided: 3 more rounds, not judged"), "{note}");
         let rows = [
             Row { cell: "r".into(), unit: "M/s".into(), line_ns: Some(100.0), ..Row::default() },
             Row { cell: "b".into(), unit: "GiB/s".into(), ratio: Some(0.9), ..Row::default() },

@@ -97,24 +97,40 @@ pub fn interleave<W: Experiment>(
     workload: &mut W,
     rounds: Rounds,
     is_known: impl Fn(&[Sample]) -> bool,
-    mut step: impl FnMut(usize) -> bool,
+    step: impl FnMut(usize) -> bool,
 ) -> Result<Option<Vec<Sample>>, W::Error> {
+    let mut samples = Vec::new();
+    let is_whole = interleave_into(workload, rounds, is_known, &mut samples, step)?;
+    Ok(is_whole.then_some(samples))
+}
+
+/// As [`interleave`], and samples that were taken before the end or a failure stay. Returns whether all were.
+///
+/// # Errors
+///
+/// The first one of `workload`.
+pub fn interleave_into<W: Experiment>(
+    workload: &mut W,
+    rounds: Rounds,
+    is_known: impl Fn(&[Sample]) -> bool,
+    samples: &mut Vec<Sample>,
+    mut step: impl FnMut(usize) -> bool,
+) -> Result<bool, W::Error> {
     let begin = Instant::now();
     for cell in 0..workload.cells() {
         if !step(cell) {
-            return Ok(None);
+            return Ok(false);
         }
         workload.prepare(cell)?;
     }
-    let mut samples = Vec::new();
     let mut done = 0;
-    while rounds.goes_on(done, begin.elapsed(), || is_known(&samples)) {
+    while rounds.goes_on(done, begin.elapsed(), || is_known(samples)) {
         let round = done as usize;
         done += 1;
         let mut before_ns = workload.probe()?;
         for cell in shuffled(workload.cells(), round) {
             if !step(cell) {
-                return Ok(None);
+                return Ok(false);
             }
             let value = workload.sample(cell)?;
             let per_batch = workload.per_batch();
@@ -124,7 +140,7 @@ pub fn interleave<W: Experiment>(
             before_ns = after_ns;
         }
     }
-    Ok(Some(samples))
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -230,6 +246,28 @@ mod tests {
             assert_eq!(samples, Ok(None));
             assert_eq!(script.samples.len(), allowed.saturating_sub(2), "two are prepared first");
         }
+    }
+
+    #[test]
+    fn samples_that_were_taken_before_a_stop_or_a_failure_stay() {
+        let mut samples = Vec::new();
+        let mut steps = 0;
+        let mut script = script(&[100.; 9]);
+        let whole = interleave_into(
+            &mut script,
+            THREE,
+            |_| false,
+            &mut samples,
+            |_| {
+                steps += 1;
+                steps <= 5
+            },
+        );
+        assert_eq!((whole, samples.len()), (Ok(false), 3));
+        samples.clear();
+        let mut script = Script { fail_at: Some(2), ..self::script(&[100.; 9]) };
+        assert_eq!(interleave_into(&mut script, THREE, |_| false, &mut samples, |_| true), Err(2));
+        assert_eq!(samples.len(), 1);
     }
 
     #[test]

@@ -23,7 +23,12 @@ use measure::{
 use nics::Selection;
 use protocols::Protocol;
 
-use command::{exit::UsageError, interrupt::stop_at_signal, knobs, nic, table::table};
+use command::{
+    exit::{Interrupted, UsageError},
+    interrupt::stop_at_signal,
+    knobs, nic,
+    table::table,
+};
 use memory::sync::Ordering;
 
 use crate::output;
@@ -146,10 +151,12 @@ fn daemons(args: &BenchArgs) -> anyhow::Result<()> {
     let nic = Selection::from_env();
     let mut session = Session::start(args, parts::behind(plan::daemons(args.quick)))?;
     session.open(&nic)?;
-    let mut results = session.measure(args, "daemons", nic.name(), &[])?;
+    let (mut results, interruption) = session.measure(args, "daemons", nic.name(), &[])?;
     results.notes.extend(DAEMONS_NOTES.map(str::to_owned));
-    results.notes.extend(parts::explained(&results));
-    shown::write(&results, args.by_pace, args.files())
+    if interruption.is_none() {
+        results.notes.extend(parts::explained(&results));
+    }
+    shown::write_until(results, interruption, args.by_pace, args.files())
 }
 
 /// `copyrpc-lab bench limit`.
@@ -200,12 +207,14 @@ fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
         let cells = if suffix.is_empty() { "all cells" } else { suffix.trim_start_matches('/') };
         format!("{cells}: {switches}")
     });
-    let mut results = session.measure(&args.bench, "rpc", &nic.to_string(), &RPC_AIMS)?;
+    let (mut results, interruption) =
+        session.measure(&args.bench, "rpc", &nic.to_string(), &RPC_AIMS)?;
     results.notes.extend(switches);
     let written = args.markdown.as_deref().map_or(Ok(()), |path| {
         output::write_file(path, |file| matrix::report(&results, &grid).write_markdown(file))
     });
-    let shown = shown::write(&results, args.bench.by_pace, args.bench.files());
+    let files = args.bench.files();
+    let shown = shown::write_until(results, interruption, args.bench.by_pace, files);
     written.and(shown)
 }
 
@@ -344,30 +353,33 @@ impl Session {
         aims: &[Aim],
         notes: &[&str],
     ) -> anyhow::Result<()> {
-        let mut results = self.measure(args, bench, nic, aims)?;
+        let (mut results, interruption) = self.measure(args, bench, nic, aims)?;
         results.notes.extend(notes.iter().map(ToString::to_string));
-        shown::write(&results, args.by_pace, args.files())
+        shown::write_until(results, interruption, args.by_pace, args.files())
     }
 
+    /// What was measured, and whether a signal has ended it.
     fn measure(
         mut self,
         args: &BenchArgs,
         bench: &str,
         nic: &str,
         aims: &[Aim],
-    ) -> anyhow::Result<Results> {
+    ) -> anyhow::Result<(Results, Option<Interrupted>)> {
         let header = output::header(bench, nic, self.allowed, self.cores.to_string());
         let rounds = args.rounds.plan(args.quick);
         let mut progress = StepProgress::new("samples", rounds.samples(self.cells.len()));
         let stop = stop_at_signal()?;
         let cells = &self.cells;
-        let samples =
-            schedule::interleave(&mut self.suite, rounds, shown::is_enough(cells), |cell| {
-                progress.step(cells[cell].name.clone());
-                !stop.load(Ordering::Relaxed)
-            });
+        let mut samples = Vec::new();
+        let is_known = shown::is_enough(cells);
+        let suite = &mut self.suite;
+        let ended = schedule::interleave_into(suite, rounds, is_known, &mut samples, |cell| {
+            progress.step(cells[cell].name.clone());
+            !stop.load(Ordering::Relaxed)
+        });
         drop(progress);
-        let samples = shown::unless_interrupted(&stop, samples)?;
+        let interruption = shown::interruption(&stop, ended, samples.len())?;
         let mut results = Results::new(header, cells, &samples, aims);
         for (index, cell) in cells.iter().enumerate() {
             results.set_events(&cell.name, self.suite.events(index));
@@ -376,6 +388,6 @@ impl Session {
         if cells.iter().any(|cell| beside::of_cell(&cell.name, cell.metric).is_some()) {
             results.notes.push(beside::NOTE.to_owned());
         }
-        Ok(results)
+        Ok((results, interruption))
     }
 }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use anyhow::Context as _;
-use command::output::{write_file, write_stdout};
+use command::{
+    exit::Interrupted,
+    output::{write_file, write_stdout},
+};
 use measure::{
     paired::TOLERANCE,
     results::{Cell, Results, are_ratios_known},
@@ -14,20 +17,35 @@ use measure::{
 };
 use memory::sync::{AtomicBool, Ordering};
 
-/// The samples of a run that no signal has stopped. Processes of the terminal get the signal too, so it is the cause of
-/// an error that the run may have met.
-pub(crate) fn unless_interrupted<E>(
+/// What a signal has ended, if one has; else the error of a run. Processes of the terminal get the signal too, so it is
+/// the cause of an error that the run may have met. The `samples` until then are to be shown.
+pub(crate) fn interruption<E>(
     stop: &AtomicBool,
-    samples: Result<Option<Vec<Sample>>, E>,
-) -> anyhow::Result<Vec<Sample>>
+    ended: Result<bool, E>,
+    samples: usize,
+) -> anyhow::Result<Option<Interrupted>>
 where
     anyhow::Error: From<E>,
 {
-    match samples {
-        _ if stop.load(Ordering::Relaxed) => anyhow::bail!("interrupted: no samples are shown"),
-        Ok(samples) => samples.context("the run was stopped"),
-        Err(error) => Err(error.into()),
+    if stop.load(Ordering::Relaxed) {
+        return Ok(Some(Interrupted(format!("{samples} samples"))));
     }
+    ended?;
+    Ok(None)
+}
+
+/// Writes results as [`write`] does; then the interruption of the run, which they are to name, is its error.
+pub(crate) fn write_until(
+    mut results: Results,
+    interruption: Option<Interrupted>,
+    by_pace: bool,
+    files: Files<'_>,
+) -> anyhow::Result<()> {
+    results.notes.extend(interruption.as_ref().map(ToString::to_string));
+    if !results.rows.is_empty() || interruption.is_none() {
+        write(&results, by_pace, files)?;
+    }
+    interruption.map_or(Ok(()), |interruption| Err(interruption.into()))
 }
 
 /// Whether samples of `cells` are enough: all ratios are known to 5 %.

@@ -24,7 +24,11 @@ use measure::results::Header;
 use memory::sync::Ordering;
 
 use crate::output::say;
-use command::{exit::UsageError, interrupt::stop_at_signal, nic};
+use command::{
+    exit::{Interrupted, UsageError},
+    interrupt::stop_at_signal,
+    nic,
+};
 
 /// Name of the command that is a process of a job.
 pub(crate) const CHILD_OF_KV: &str = "kv-process";
@@ -73,7 +77,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
         output.write(&results)
     };
     let outcome = if stop.load(Ordering::Relaxed) {
-        Err(anyhow::anyhow!("interrupted after {} intervals", results.runs.len()))
+        Err(Interrupted(format!("{} intervals", results.runs.len())).into())
     } else {
         outcome.map_err(anyhow::Error::from)
     };

@@ -8,8 +8,8 @@ use sim::{
     machine::{CONNECT_X7, DelegationProfile},
     scenarios::{
         bistability::{self, Outcome},
-        phases::{self, Found, SteadyState, Swept},
-        tried::{self, ApproachGain},
+        phases::{self, Found, LIFETIME_WATCH, Lifetime, SteadyState, Swept},
+        tried::{self, ApproachGain, Told},
     },
 };
 
@@ -74,21 +74,30 @@ pub(super) fn run(args: &BistabilityArgs, progress: &Progress) -> anyhow::Result
 fn text_of(outcome: &Outcome) -> String {
     let Outcome { seed, events, trace, .. } = outcome;
     let rows = compared::text_of(&outcome.rows);
-    format!("{rows}\n\nseeds from {seed}, {events} turns, trace {trace:016x}\n")
+    let count = bistability::INDEPENDENT;
+    format!(
+        "{rows}\nthe predicted numbers are {count} independent quantities\n\n\
+         seeds from {seed}, {events} turns, trace {trace:016x}\n"
+    )
 }
 
 fn states(profile: &DelegationProfile, seed: u64, progress: &Progress) -> anyhow::Result<()> {
     progress.begin("starts");
     let found = phases::diagram(profile, Mutant::None, seed, |done, of| progress.at(done, of));
+    progress.begin("lifetimes");
+    let lifetimes = phases::lifetimes(profile, seed, |done, of| progress.at(done, of));
     progress.begin("sweeps of nodes and depth");
     let sweeps = [phases::nodes_down_and_up(), phases::depth_down_and_up()];
     let sweeps = sweeps.map(|stages| sweep_of(&phases::sweep(profile, &stages, seed)));
     let threshold = phases::threshold(profile);
     let upper_to = threshold.upper_to.map_or("any number of".to_owned(), |nodes| nodes.to_string());
     progress.print(&format!(
-        "states with 32 calls per client\n\n{}\n\none world, nodes and calls changed on the way\n\n{}\n\n{}\n\n\
+        "states with 32 calls per client\n\n{}\n\nhow long the upper state lasts after a burst, seeds from {seed}, steps of {} ms\n\n{}\n\n\
+         one world, nodes and calls changed on the way\n\n{}\n\n{}\n\n\
          by the formula the lower state exists from {} nodes on, and the upper one up to\n{upper_to} nodes\n",
         diagram_of(&found),
+        LIFETIME_WATCH.look_us / 1000.0,
+        lifetimes_of(&lifetimes),
         sweeps[0],
         sweeps[1],
         threshold.lower_from,
@@ -102,15 +111,20 @@ fn states(profile: &DelegationProfile, seed: u64, progress: &Progress) -> anyhow
 fn tried(profile: &DelegationProfile, seed: u64, progress: &Progress) -> anyhow::Result<()> {
     progress.begin("approaches");
     let all = tried::run(profile, seed, |done, of| progress.at(done, of));
-    let mut table = compared::numbers(&["approach", "nodes", "calls", "reference", "simulated"]);
+    let mut table =
+        compared::numbers(&["approach", "nodes", "calls", "reference", "simulated", ""]);
     let change = |[before, after]: [f64; 2]| format!("{before:.2} → {after:.2}");
-    for ApproachGain { name, nodes, depth, reference, mops } in all {
+    for gain in all {
+        let is_missed = gain.is_missed();
+        let ApproachGain { name, nodes, depth, reference, told, mops } = gain;
+        let in_words = told.map_or("", |Told::Stalls| "stalls").to_owned();
         table.add_row([
             name.to_owned(),
             nodes.to_string(),
             depth.to_string(),
-            reference.map_or_else(String::new, change),
+            reference.map_or(in_words, change),
             change(mops),
+            if is_missed { "missed".to_owned() } else { String::new() },
         ]);
     }
     progress.print(&format!(
@@ -139,6 +153,26 @@ fn diagram_of(found: &[Found]) -> String {
             format!("{agreeing}/{}", mops_per_node.len()),
             format!("{least:.2}-{most:.2}"),
             if expected.is_measured { "measured".into() } else { String::new() },
+        ]);
+    }
+    table.to_string()
+}
+
+fn lifetimes_of(all: &[Lifetime]) -> String {
+    let mut table =
+        compared::numbers(&["nodes", "seeds that fell", "first, ms", "median, ms", "last, ms"]);
+    for Lifetime { nodes, ended_us, seeds } in all {
+        // Seeds that have not fallen last longer than any that has.
+        let of = |index: usize| match ended_us.get(index) {
+            Some(us) => format!("{:.2}", us / 1000.0),
+            None => format!("> {:.0}", LIFETIME_WATCH.end_us / 1000.0),
+        };
+        table.add_row([
+            nodes.to_string(),
+            format!("{}/{seeds}", ended_us.len()),
+            of(0),
+            of(seeds / 2),
+            of(seeds.saturating_sub(1)),
         ]);
     }
     table.to_string()

@@ -23,19 +23,21 @@ use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 use sim::cluster::{Setup, Swarm};
 
+use crate::args::VERSION;
+
 /// What is run with each seed, so that no log has two things.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Run {
     /// The command line of the first seed.
     setup: String,
     twice: bool,
-    /// Of what runs: another build may do other things with the same seed.
+    /// Of what runs, with the commit that `--version` prints: another build may do other things with the same seed.
     version: String,
 }
 
 impl Run {
     pub(super) fn new(setup: &Setup, twice: bool) -> Self {
-        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let version = VERSION.to_owned();
         Self { setup: setup.to_string(), twice, version }
     }
 }

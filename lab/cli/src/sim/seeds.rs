@@ -14,8 +14,9 @@ Examples:
   copyrpc-lab sim seeds --json      one JSON object per number, with its command
   copyrpc-lab sim seeds --seeds 10  the worst of ten seeds, number by number
 
-A number is fitted (a constant was chosen by it), predicted (a model has it without), shown (a model is beside it and does \
-not claim it) or not modelled. Exit code 1 if a fitted or predicted number is off by more than 15 %. `sim` commands \
+A number is fitted (a constant was chosen by it), predicted (a model has it without), missed (the same, and the model is \
+wrong by more than 15 %), shown (a model is beside it that lacks it) or not modelled. Exit code 1 if a fitted or predicted \
+number is off by more than 15 %, or a missed one is not, or by more than was known. `sim` commands \
 simulate the machine of the numbers, `bench` commands measure the machine at hand.";
 
 #[derive(Debug, Args)]
@@ -53,7 +54,7 @@ fn text_of(rows: &[Row]) -> String {
                 compared::number(row.measurement.reference),
                 row.simulated.map_or_else(String::new, compared::number),
                 row.error.map_or_else(String::new, |error| format!("{:+.1} %", 100.0 * error)),
-                if row.is_missed { "MISSED" } else { row.class.name() }.to_owned(),
+                row.verdict.to_owned(),
             ]);
         }
         let (set, command) = place(&block[0]);
@@ -82,7 +83,7 @@ fn judge(outcome: &Outcome) -> anyhow::Result<()> {
     let missed: Vec<_> = missed.map(|row| row.measurement.what).collect();
     anyhow::ensure!(
         missed.is_empty(),
-        "{} of {} numbers are off by more than {:.0} %: {}",
+        "{} of {} numbers are not as their class says, within {:.0} %: {}",
         missed.len(),
         outcome.rows.len(),
         100.0 * ERROR_MAX,

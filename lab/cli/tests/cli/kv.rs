@@ -347,6 +347,37 @@ fn fault_c8_a_reader_of_standard_error_that_stops_early_costs_no_run() {
     assert_eq!(lines.lines().count(), 22);
 }
 
+/// What was measured before a signal is shown, and the exit code says that it was not all.
+#[test]
+fn fault_c8_an_interrupt_of_a_bench_shows_the_samples_that_it_has() {
+    if !has_two_cores() {
+        return;
+    }
+    let arguments = ["bench", "inproc", "--quick", "--runs", "500", "--cell", "spsc/single/8B"];
+    let mut command = copyrpc_lab(&arguments);
+    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = command.spawn().unwrap();
+    let mut stderr = BufReader::new(run.stderr.take().unwrap());
+    let mut told = String::new();
+    let is_counted = |told: &str| {
+        let counts = told.lines().filter_map(|line| line.split_once(" of ")?.0.parse().ok());
+        counts.max().is_some_and(|samples: u32| samples > 20)
+    };
+    while !is_counted(&told) {
+        assert!(stderr.read_line(&mut told).unwrap() > 0, "{told}");
+    }
+    kill_process(Pid::from_child(&run), Signal::INT).unwrap();
+    stderr.read_to_string(&mut told).unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{told}");
+    assert!(told.contains("error: interrupted after"), "{told}");
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains("spsc/single/8B/lamport") && shown.contains("interrupted after"),
+        "{shown}"
+    );
+}
+
 /// A terminal sends it to all processes, a script to one.
 #[test]
 fn fault_c8_an_interrupt_costs_no_run_that_is_over() {
@@ -369,7 +400,7 @@ fn fault_c8_an_interrupt_costs_no_run_that_is_over() {
         }
         kill(Pid::from_child(&run), signal).unwrap();
         stderr.read_to_string(&mut told).unwrap();
-        assert_eq!(run.wait().unwrap().code(), Some(1), "{told}");
+        assert_eq!(run.wait().unwrap().code(), Some(130), "{told}");
         assert!(told.contains("interrupted after"), "{told}");
         let lines = std::fs::read_to_string(folder.file("result.jsonl")).unwrap();
         assert!((4..61).contains(&lines.lines().count()), "{lines}");

@@ -50,10 +50,13 @@ pub struct DelegationProfile {
 /// The daemon of the delegation measurements on the one ConnectX-7.
 ///
 /// Its send queue, the way between NICs, what it takes to take a call and to post a batch, and clients have the times that
-/// other measurements have given ([`SEND_QUEUE_NS`] and those beside it). Fitted to one table, 32 calls per client at
-/// 2, 8 and 16 nodes (throughput, turns, responses per turn), are `turn`, `response`, `serve`, `completion`, `cold`,
-/// `warm_items` and `ring`. Of the sets of them that fit that table alike, this one also has the reference's two
-/// throughputs with a poll budget. `poll` is the 16 µs that the reference gives for 16 polls; `message` is assumed.
+/// other measurements have given ([`SEND_QUEUE_NS`] and those beside it).
+///
+/// `turn`, `response`, `serve`, `completion`, `cold`, `warm_items` and `ring` were fitted to one table, 32 calls per client at
+/// 2, 8 and 16 nodes: throughput, responses per turn, turns. The fit meets the three throughputs, and turns and responses of 2 nodes, which
+/// are called fitted. It does not meet turns and responses of 8 and 16 nodes, which are called missed, and of which none is a
+/// prediction. Of the sets of constants that fit that table alike, this one also has the reference's two throughputs with a poll budget,
+/// which are called fitted, too. `poll` is the 16 µs that the reference gives for 16 polls; `message` is assumed.
 pub const CONNECT_X7: DelegationProfile = DelegationProfile {
     name: "delegation on a ConnectX-7",
     clients: 46,

@@ -12,7 +12,7 @@
 use serde::Serialize;
 
 use super::{
-    Compared, Standing, dct,
+    Compared, dct,
     sensitivity::{self, Effect, Model},
 };
 use crate::machine::{BadConstant, CONNECT_IB, Constants, Profile, with_constant};
@@ -63,7 +63,7 @@ pub fn run(seed: u64, mut progress: impl FnMut(usize, usize)) -> Result<Vec<Left
     let (mut claimed, mut cells) = (Vec::new(), Vec::new());
     for (cell, size) in sizes.into_iter().enumerate() {
         let own: Vec<_> = rows.by_ref().take(size).collect();
-        if own.iter().all(|row| row.standing != Standing::Shown) {
+        if own.iter().all(|row| row.standing.is_claimed()) {
             cells.push((cell, claimed.len()..claimed.len() + size));
             claimed.extend(own);
         }
@@ -149,7 +149,7 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Standing, *};
 
     fn effect(constant: &'static str, powers: &[f64]) -> Effect {
         let (most, power) = (String::new(), 0.0);

@@ -180,7 +180,8 @@ impl WrongModel {
                 number.or_else(|| other_start(&profile, Mutant::None, seed, false))
             }
             Change::TwoRank(candidates) => {
-                two_rank::run_with(&TWO_RANK, candidates, seed).misses().next().map(text_of)
+                let outcome = two_rank::run_with(&TWO_RANK, candidates, seed);
+                outcome.misses().find(|row| row.standing.is_claimed()).map(text_of)
             }
             Change::Nic(change) => {
                 let mut profile = CONNECT_IB;

@@ -20,7 +20,7 @@
 use serde::Serialize;
 
 use crate::{
-    actors::reference_daemon::{self, Approach, Hold, Load, Mutant, StartState, SweepStage},
+    actors::reference_daemon::{self, Approach, Hold, Load, Mutant, StartState, SweepStage, Watch},
     machine::DelegationProfile,
 };
 
@@ -176,6 +176,51 @@ pub fn diagram(
         found
     });
     found.collect()
+}
+
+/// How long the upper state lasts after a burst of 32 calls per client.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lifetime {
+    /// Nodes.
+    pub nodes: usize,
+    /// Of each seed, in µs, from the shortest on; those that last until the end of [`LIFETIME_WATCH`] are not there.
+    pub ended_us: Vec<f64>,
+    /// Seeds.
+    pub seeds: usize,
+}
+
+/// The rate of a quarter of a millisecond says the state.
+pub const LIFETIME_WATCH: Watch = Watch { look_us: 250.0, end_us: 20_000.0 };
+
+const LIFETIME_NODES: [usize; 9] = [2, 4, 5, 6, 8, 10, 12, 14, 16];
+const LIFETIME_SEEDS: u64 = 8;
+
+/// How long the upper state lasts, by nodes, with some seeds from `seed` on. `progress` hears how many nodes of how many are done.
+#[must_use]
+pub fn lifetimes(
+    profile: &DelegationProfile,
+    seed: u64,
+    mut progress: impl FnMut(usize, usize),
+) -> Vec<Lifetime> {
+    let all = LIFETIME_NODES.into_iter().zip(1..).map(|(nodes, done)| {
+        let lifetime = lifetime(profile, nodes, seed);
+        progress(done, LIFETIME_NODES.len());
+        lifetime
+    });
+    all.collect()
+}
+
+/// Of so many nodes.
+#[must_use]
+pub fn lifetime(profile: &DelegationProfile, nodes: usize, seed: u64) -> Lifetime {
+    let load = deep(nodes, 0, 0.0);
+    let is_up = |mops| SteadyState::of(mops) == SteadyState::Upper;
+    let seeds = seed..seed.saturating_add(LIFETIME_SEEDS);
+    let lasts = |seed| reference_daemon::lasts_us(profile, &load, LIFETIME_WATCH, seed, is_up);
+    let all: Vec<_> = seeds.map(lasts).collect();
+    let mut ended_us: Vec<f64> = all.iter().copied().flatten().collect();
+    ended_us.sort_by(f64::total_cmp);
+    Lifetime { nodes, ended_us, seeds: all.len() }
 }
 
 /// A stage of a sweep, and its rate.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Compared, Standing, bistability, dct, phases, two_rank};
+use super::{Compared, bistability, dct, phases, two_rank};
 use crate::{
     actors::reference_daemon::Mutant,
     machine::{BadConstant, CONNECT_IB, CONNECT_X7, Constants, TWO_RANK, with_constant},
@@ -144,7 +144,7 @@ struct Sample {
 
 impl Sample {
     fn claimed(&self) -> impl Iterator<Item = &Compared> {
-        self.rows.iter().filter(|row| row.standing != Standing::Shown)
+        self.rows.iter().filter(|row| row.standing.is_claimed())
     }
 
     fn rms(&self) -> f64 {
@@ -152,7 +152,7 @@ impl Sample {
     }
 
     fn missed(&self) -> usize {
-        self.rows.iter().filter(|row| row.is_missed()).count()
+        self.claimed().filter(|row| row.is_missed()).count()
     }
 }
 

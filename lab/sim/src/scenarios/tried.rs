@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{
+    ERROR_MAX,
     bistability::{SEND_DELAY_US, shallow},
     phases::deep,
 };
@@ -25,6 +26,7 @@ struct Trial {
     load: Load,
     /// Without and with it, in M/s of all nodes.
     reference: Option<[f64; 2]>,
+    told: Option<Told>,
 }
 
 /// What an approach brings.
@@ -38,21 +40,48 @@ pub struct ApproachGain {
     pub depth: u32,
     /// As measured without and with it, in M/s of all nodes.
     pub reference: Option<[f64; 2]>,
+    /// What the reference says of it in words, where it gives no number.
+    pub told: Option<Told>,
     /// As simulated without and with it.
     pub mops: [f64; 2],
 }
 
+/// What the reference says of an approach without a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Told {
+    /// It stands still, or clients starve.
+    Stalls,
+}
+
+impl ApproachGain {
+    /// Whether the model has it otherwise: a rate with the approach that is off by more than [`ERROR_MAX`], or no loss of more than that
+    /// where the reference stalls.
+    #[must_use]
+    pub fn is_missed(&self) -> bool {
+        let [without, with] = self.mops;
+        match (self.reference, self.told) {
+            (Some([_, reference]), _) => (with / reference - 1.0).abs() > ERROR_MAX,
+            (None, Some(Told::Stalls)) => with > (1.0 - ERROR_MAX) * without,
+            (None, None) => false,
+        }
+    }
+}
+
 fn budget(nodes: usize, reference: [f64; 2]) -> Trial {
     let load = deep(nodes, 16, settled_us(nodes));
-    Trial { name: "polls up to 16 times", load, reference: Some(reference) }
+    Trial { name: "polls up to 16 times", load, reference: Some(reference), told: None }
 }
 
 fn hold(name: &'static str, nodes: usize, hold: Hold, reference: [f64; 2]) -> Trial {
-    Trial { name, load: shallow(nodes, hold), reference: Some(reference) }
+    Trial { name, load: shallow(nodes, hold), reference: Some(reference), told: None }
 }
 
 fn approach(name: &'static str, load: Load, approach: Approach) -> Trial {
-    Trial { name, load: Load { approach, ..load }, reference: None }
+    Trial { name, load: Load { approach, ..load }, reference: None, told: None }
+}
+
+fn stalls(trial: Trial) -> Trial {
+    Trial { told: Some(Told::Stalls), ..trial }
 }
 
 /// A burst of 8 nodes falls within 2 ms; a controller takes longer.
@@ -66,9 +95,10 @@ fn trials() -> Vec<Trial> {
     let controller = |nodes| approach("poll controller", deep(nodes), Approach::PollController);
     let gathered = |nodes| {
         let gathered = Approach::GatheredCompletions(ROUND_TRIP_US);
-        approach("completions gathered for 6 µs", one(nodes), gathered)
+        stalls(approach("completions gathered for 6 µs", one(nodes), gathered))
     };
-    let skipped = |nodes| approach("idle turns skip clients", one(nodes), Approach::SkippedClients);
+    let skipped =
+        |nodes| stalls(approach("idle turns skip clients", one(nodes), Approach::SkippedClients));
     let staggered = |nodes| {
         approach("peers begin 6 µs apart", deep(nodes), Approach::StaggeredPeers(ROUND_TRIP_US))
     };
@@ -111,12 +141,12 @@ pub fn run(
     let trials = trials();
     let of = trials.len();
     let tried = trials.into_iter().enumerate().map(|(index, trial)| {
-        let Trial { name, load, reference } = trial;
+        let Trial { name, load, reference, told } = trial;
         let plain =
             Load { poll_budget: 0, hold: Hold::None, approach: Approach::None, ..load.clone() };
         let mops = [&plain, &load].map(|load| median(profile, load, seed));
         progress(index + 1, of);
-        ApproachGain { name, nodes: load.nodes, depth: load.depth, reference, mops }
+        ApproachGain { name, nodes: load.nodes, depth: load.depth, reference, told, mops }
     });
     tried.collect()
 }

@@ -1,4 +1,4 @@
-//! Approaches to larger batches, and where a turn heeds them.
+//! Approaches to larger batches, where a turn heeds them, and wrong models.
 
 use std::cmp::Reverse;
 
@@ -21,6 +21,19 @@ pub enum Approach {
     SkippedClients,
     /// The first batch to a peer leaves so many µs after that to the peer before it.
     StaggeredPeers(f64),
+}
+
+/// Another model, which a check of this one has to tell from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Mutant {
+    /// The model.
+    None,
+    /// A work request takes its time at the node that it arrives at.
+    AtReceiver,
+    /// A work request takes its time at both nodes, whose NICs do one thing after the other, whichever way it goes.
+    WholeNic,
+    /// Each message is a work request.
+    NoMerging,
 }
 
 impl Simulation<'_> {

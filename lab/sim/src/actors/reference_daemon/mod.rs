@@ -9,6 +9,7 @@
 //! busy and a NIC that is not, and single messages, with a NIC that is busy and a daemon that turns for nothing.
 
 mod approaches;
+mod lifetime;
 mod poll_controller;
 
 use std::{
@@ -22,7 +23,8 @@ use crate::{
     machine::DelegationProfile,
     world::{RandomStream, Time, World},
 };
-pub use approaches::Approach;
+pub use approaches::{Approach, Mutant};
+pub use lifetime::{Watch, lasts_us};
 use poll_controller::PollController;
 
 /// State of all clients when a run begins.
@@ -77,19 +79,6 @@ pub struct Load {
     pub end_us: f64,
 }
 
-/// Another model, which a check of this one has to tell from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Mutant {
-    /// The model.
-    None,
-    /// A work request takes its time at the node that it arrives at.
-    AtReceiver,
-    /// A work request takes its time at both nodes, whose NICs do one thing after the other, whichever way it goes.
-    WholeNic,
-    /// Each message is a work request.
-    NoMerging,
-}
-
 /// A part of a run: whose clients call, and how many calls they keep in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SweepStage {
@@ -119,7 +108,7 @@ pub struct Measured {
     pub outstanding: f64,
     /// Shares of turns with no response, one, two to ten, and more than a hundred.
     pub shares: [f64; 4],
-    /// From the start on, in slices: responses per turn that had any.
+    /// From a node's first post on, in slices: responses per turn that had any, by when the turn had taken them.
     pub timeline: Vec<f64>,
     /// Turns simulated.
     pub events: u64,
@@ -170,6 +159,8 @@ struct Node {
     nic_free: f64,
     /// As far as the time of work requests is spent at their receiver.
     receive_free: f64,
+    /// When its first batch of all was posted: its timeline begins.
+    began_at: Option<f64>,
     /// When the first batch was posted since the last response.
     posted_at: Option<f64>,
     round_trip_us: f64,
@@ -398,7 +389,7 @@ impl<'a> Simulation<'a> {
             responses += more;
         }
         self.nodes[node].in_flight -= responses;
-        self.observe(node, began, responses);
+        self.observe(node, [began, now], responses);
         if is_counted {
             let size = match responses {
                 0 => Some(0),
@@ -424,20 +415,21 @@ impl<'a> Simulation<'a> {
         now
     }
 
-    /// Timeline and round trip.
+    /// Timeline and round trip, of a turn that began and has taken its responses.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a positive number"
     )]
-    fn observe(&mut self, node: usize, began: f64, responses: u32) {
+    fn observe(&mut self, node: usize, [began, now]: [f64; 2], responses: u32) {
         if responses == 0 {
             return;
         }
-        if let Some(slice) = self.slices.get_mut((began / SLICE_US) as usize) {
+        let own = &mut self.nodes[node];
+        let since = own.began_at.map_or(0.0, |at| now - at);
+        if let Some(slice) = self.slices.get_mut((since / SLICE_US) as usize) {
             *slice = (slice.0 + u64::from(responses), slice.1 + 1);
         }
-        let own = &mut self.nodes[node];
         if let Some(posted) = own.posted_at.take() {
             let trip = began - posted;
             let is_first = own.round_trip_us == 0.0;
@@ -518,7 +510,9 @@ impl<'a> Simulation<'a> {
                 continue;
             }
             cpu += self.profile.flush;
-            self.nodes[node].posted_at.get_or_insert(now + cpu);
+            let own = &mut self.nodes[node];
+            own.posted_at.get_or_insert(now + cpu);
+            own.began_at.get_or_insert(now + cpu);
             if self.mutant == Mutant::NoMerging {
                 for _ in 0..batch.requests {
                     self.send(node, to, now + cpu, Batch { requests: 1, responses: 0 }, is_counted);
