@@ -31,7 +31,7 @@ pub enum FailureKind {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// A signal has ended a measurement; what was measured until then is shown.
+/// A signal has ended a measurement, whose samples until then are shown.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted after {0}")]
 pub struct Interrupted(pub String);

@@ -17,11 +17,8 @@ use crate::uverbs::UverbsCommand;
 use crate::{
     help::{BENCH_HELP, EXAMPLES, KV_EXAMPLES},
     kv::{CHILD_OF_KV, KvArgs, ReportArgs},
+    version::VERSION,
 };
-
-/// Version and the commit it was built from.
-pub(crate) const VERSION: &str =
-    concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
 /// The laboratory of copyrpc: how fast it is here, and what it would be elsewhere.
 #[derive(Debug, Parser)]

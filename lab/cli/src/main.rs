@@ -49,6 +49,7 @@ mod shown;
 mod sim;
 #[cfg(feature = "uverbs")]
 mod uverbs;
+mod version;
 
 use args::{Args, BenchCommand, Command};
 

@@ -9,7 +9,7 @@ use sim::{
     scenarios::{
         bistability::{self, Outcome},
         phases::{self, Found, LIFETIME_WATCH, Lifetime, SteadyState, Swept},
-        tried::{self, ApproachGain, Told},
+        tried::{self, ApproachGain, ReferenceWords},
     },
 };
 
@@ -116,8 +116,8 @@ fn tried(profile: &DelegationProfile, seed: u64, progress: &Progress) -> anyhow:
     let change = |[before, after]: [f64; 2]| format!("{before:.2} → {after:.2}");
     for gain in all {
         let is_missed = gain.is_missed();
-        let ApproachGain { name, nodes, depth, reference, told, mops } = gain;
-        let in_words = told.map_or("", |Told::Stalls| "stalls").to_owned();
+        let ApproachGain { name, nodes, depth, reference, words, mops } = gain;
+        let in_words = words.map_or("", |ReferenceWords::Stalls| "stalls").to_owned();
         table.add_row([
             name.to_owned(),
             nodes.to_string(),

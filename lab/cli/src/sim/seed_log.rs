@@ -23,7 +23,7 @@ use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 use sim::cluster::{Setup, Swarm};
 
-use crate::args::VERSION;
+use crate::version::VERSION;
 
 /// What is run with each seed, so that no log has two things.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

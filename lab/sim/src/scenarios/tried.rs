@@ -26,7 +26,7 @@ struct Trial {
     load: Load,
     /// Without and with it, in M/s of all nodes.
     reference: Option<[f64; 2]>,
-    told: Option<Told>,
+    words: Option<ReferenceWords>,
 }
 
 /// What an approach brings.
@@ -41,27 +41,27 @@ pub struct ApproachGain {
     /// As measured without and with it, in M/s of all nodes.
     pub reference: Option<[f64; 2]>,
     /// What the reference says of it in words, where it gives no number.
-    pub told: Option<Told>,
+    pub words: Option<ReferenceWords>,
     /// As simulated without and with it.
     pub mops: [f64; 2],
 }
 
 /// What the reference says of an approach without a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Told {
+pub enum ReferenceWords {
     /// It stands still, or clients starve.
     Stalls,
 }
 
 impl ApproachGain {
-    /// Whether the model has it otherwise: a rate with the approach that is off by more than [`ERROR_MAX`], or no loss of more than that
-    /// where the reference stalls.
+    /// Whether the model has it otherwise: a rate with the approach that is off by more than [`ERROR_MAX`], or no loss of more
+    /// than that where the reference stalls.
     #[must_use]
     pub fn is_missed(&self) -> bool {
         let [without, with] = self.mops;
-        match (self.reference, self.told) {
+        match (self.reference, self.words) {
             (Some([_, reference]), _) => (with / reference - 1.0).abs() > ERROR_MAX,
-            (None, Some(Told::Stalls)) => with > (1.0 - ERROR_MAX) * without,
+            (None, Some(ReferenceWords::Stalls)) => with > (1.0 - ERROR_MAX) * without,
             (None, None) => false,
         }
     }
@@ -69,19 +69,19 @@ impl ApproachGain {
 
 fn budget(nodes: usize, reference: [f64; 2]) -> Trial {
     let load = deep(nodes, 16, settled_us(nodes));
-    Trial { name: "polls up to 16 times", load, reference: Some(reference), told: None }
+    Trial { name: "polls up to 16 times", load, reference: Some(reference), words: None }
 }
 
 fn hold(name: &'static str, nodes: usize, hold: Hold, reference: [f64; 2]) -> Trial {
-    Trial { name, load: shallow(nodes, hold), reference: Some(reference), told: None }
+    Trial { name, load: shallow(nodes, hold), reference: Some(reference), words: None }
 }
 
 fn approach(name: &'static str, load: Load, approach: Approach) -> Trial {
-    Trial { name, load: Load { approach, ..load }, reference: None, told: None }
+    Trial { name, load: Load { approach, ..load }, reference: None, words: None }
 }
 
 fn stalls(trial: Trial) -> Trial {
-    Trial { told: Some(Told::Stalls), ..trial }
+    Trial { words: Some(ReferenceWords::Stalls), ..trial }
 }
 
 /// A burst of 8 nodes falls within 2 ms; a controller takes longer.
@@ -141,12 +141,12 @@ pub fn run(
     let trials = trials();
     let of = trials.len();
     let tried = trials.into_iter().enumerate().map(|(index, trial)| {
-        let Trial { name, load, reference, told } = trial;
+        let Trial { name, load, reference, words } = trial;
         let plain =
             Load { poll_budget: 0, hold: Hold::None, approach: Approach::None, ..load.clone() };
         let mops = [&plain, &load].map(|load| median(profile, load, seed));
         progress(index + 1, of);
-        ApproachGain { name, nodes: load.nodes, depth: load.depth, reference, told, mops }
+        ApproachGain { name, nodes: load.nodes, depth: load.depth, reference, words, mops }
     });
     tried.collect()
 }
