@@ -34,7 +34,7 @@ where
     Ok(None)
 }
 
-/// Writes results as [`write`] does; then the interruption of the run, which they are to name, is its error.
+/// Writes results as [`write()`] does; then the interruption of the run, which they are to name, is its error.
 pub(crate) fn write_until(
     mut results: Results,
     interruption: Option<Interrupted>,
