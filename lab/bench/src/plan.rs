@@ -370,6 +370,14 @@ pub struct IpcGrid {
     pub rings: Vec<u16>,
 }
 
+impl IpcGrid {
+    /// Whether no ring has a slot for each call in flight of a client: then there is no combination.
+    #[must_use]
+    pub fn is_without_room(&self) -> bool {
+        *self != Self::default() && ipc_of_grid(self).is_empty()
+    }
+}
+
 /// Cells of `grid`: clients that one thread polls in turn, and client processes.
 fn ipc_of_grid(grid: &IpcGrid) -> Vec<Planned> {
     let or =

@@ -31,6 +31,9 @@ pub const RANK_COLUMNS: [&str; 12] = [
 ];
 /// Number of the column with calls in flight: a level, where others are counts.
 const RANK_OUTSTANDING: usize = 6;
+/// Phases of a turn, and the column of the first.
+const PHASES: usize = 5;
+const RANK_PHASES: usize = RANK_COLUMNS.len() - PHASES;
 /// Slices that are kept before the event, and from it on.
 const KEPT: u64 = 200;
 /// Slices that the rate before and after a moment is taken over.
@@ -152,10 +155,25 @@ impl RankRecorder {
         for (at, (now, before)) in (2..).zip(now.counts.iter().zip(before.counts)) {
             row[at] += now - before;
         }
-        for (at, (now, before)) in (7..).zip(now.phases_ns.iter().zip(before.phases_ns)) {
-            row[at] += now - before;
-        }
         self.slices.see(RANK_OUTSTANDING, slice, now.outstanding);
+        // The phases of a turn follow each other, and the last one ends now.
+        let mut end_ns = now_ns;
+        for phase in (0..PHASES).rev() {
+            let begin_ns = end_ns.saturating_sub(now.phases_ns[phase] - before.phases_ns[phase]);
+            self.spend(RANK_PHASES + phase, begin_ns..end_ns);
+            end_ns = begin_ns;
+        }
+    }
+
+    /// Adds a time to the slices that it is in. What was before the first slice counts for that.
+    fn spend(&mut self, column: usize, time: Range<u64>) {
+        let mut at_ns = time.start;
+        while at_ns < time.end {
+            let slice = at_ns / self.slice_ns;
+            let end_ns = time.end.min((slice + 1) * self.slice_ns);
+            self.slices.row(slice)[column] += end_ns - at_ns;
+            at_ns = end_ns;
+        }
     }
 
     pub(crate) fn finish(self, rank: u16) -> EventSeries {
@@ -396,6 +414,24 @@ mod tests {
         }
         let flat = series.around(SeriesEvent::Collapse, schedule.clone(), None);
         assert!(flat.event.starts_with("no collapse"), "{}", flat.event);
+    }
+
+    #[test]
+    fn a_turn_spends_its_time_in_each_slice_that_it_is_in_and_no_slice_has_more_than_it_lasts() {
+        let mut recorder = RankRecorder::new(1_000, None);
+        let totals = |phases_ns| Some(ServerTotals { phases_ns, ..ServerTotals::default() });
+        recorder.turn(7_000_100, 1, totals([20, 0, 30, 0, 50]));
+        // The core was taken away for three slices while the NIC was served.
+        recorder.turn(7_004_000, 1, totals([20 + 100, 3_300, 30 + 200, 100, 50 + 200]));
+        let slices = recorder.slices;
+        let nic_ns: Vec<_> = slices.column(RANK_PHASES + 1).collect();
+        assert_eq!(nic_ns, [800, 1_000, 1_000, 500, 0]);
+        for slice in 7_000..7_005 {
+            let spent_ns: u64 = slices.get(slice).unwrap()[RANK_PHASES..].iter().sum();
+            assert!(spent_ns <= 1_000, "{slice}: {spent_ns}");
+        }
+        let all_ns: u64 = (0..PHASES).flat_map(|phase| slices.column(RANK_PHASES + phase)).sum();
+        assert_eq!(all_ns, 100 + 3_900);
     }
 
     #[test]

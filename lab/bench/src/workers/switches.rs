@@ -255,6 +255,28 @@ impl Grid {
         grid
     }
 
+    /// A switch with other values than its default that has no effect at any point, with the reason.
+    #[must_use]
+    pub fn without_effect(&self) -> Option<&'static str> {
+        let of = |name: &str| {
+            let mut all = SWITCHES.iter().zip(&self.switches);
+            all.find(|(switch, _)| switch.name == name).map(|(switch, values)| {
+                (values, values.iter().any(|value| value != switch.default()))
+            })
+        };
+        let has = |transport: &str| {
+            of("transport").is_some_and(|(values, _)| values.iter().any(|value| value == transport))
+        };
+        let is_changed = |name: &str| of(name).is_some_and(|(_, is_changed)| is_changed);
+        if is_changed("dcis") && !has("dc") {
+            return Some("--dcis is for --transport dc; on rc each endpoint has a queue pair");
+        }
+        if is_changed("srq") && !has("rc") {
+            return Some("--srq is for --transport rc; on dc receives are always shared");
+        }
+        None
+    }
+
     /// Every combination, and what to add to a cell's name to tell it from the others. Those that
     /// would differ only in what has no effect are left out.
     #[must_use]
@@ -305,6 +327,21 @@ mod tests {
         let [.., flush] = &SWITCHES;
         assert!(flush.check("never:1").unwrap_err().contains("adaptive-hold:N"));
         assert_eq!(SWITCHES[1].check("0").unwrap_err(), "`0` is none of 1 to 256");
+    }
+
+    #[test]
+    fn switches_of_another_transport_have_no_effect() {
+        let of = |lists: &[(&str, &[&str])]| Grid::with(lists).without_effect();
+        assert!(of(&[("dcis", &["2"])]).is_some_and(|text| text.contains("--transport dc")));
+        assert!(of(&[("transport", &["dc"]), ("srq", ON_OFF)]).is_some());
+        assert_eq!(
+            of(&[("transport", &["rc", "dc"]), ("dcis", &["1", "2"]), ("srq", ON_OFF)]),
+            None
+        );
+        assert_eq!(
+            (Grid::default().without_effect(), Grid::of_switches().without_effect()),
+            (None, None)
+        );
     }
 
     #[test]

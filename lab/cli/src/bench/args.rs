@@ -13,6 +13,7 @@ use clap::{
     Arg, ArgGroup, ArgMatches, Args as ClapArgs, Command as Clap, FromArgMatches, Id, Subcommand,
 };
 use command::{
+    exit::UsageError,
     flags::{KnobFlags, NicKnobs},
     output::file,
 };
@@ -178,7 +179,7 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     #[arg(conflicts_with_all = ["server", "client"])]
     pub(crate) endpoints: Vec<u16>,
-    /// Calls in flight over all connections, 1 to 4096; combinations with fewer calls than connections are left out.
+    /// Calls in flight over all connections, 1 to 4096 [default: one for each]; combinations with fewer are left out.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=4096))]
     #[arg(conflicts_with_all = ["server", "client"])]
     pub(crate) depth: Vec<u16>,
@@ -256,10 +257,25 @@ impl RpcArgs {
             None => self.grid.0.clone(),
         };
         if self.has_loads() {
-            let or = |values: &[u16]| if values.is_empty() { vec![1] } else { values.to_vec() };
-            grid.loads = CallLoad::grid(&or(&self.endpoints), &or(&self.depth));
+            let endpoints = if self.endpoints.is_empty() { &[1][..] } else { &self.endpoints };
+            grid.loads = match &self.depth[..] {
+                [] => endpoints.iter().flat_map(|&one| CallLoad::grid(&[one], &[one])).collect(),
+                depths => CallLoad::grid(endpoints, depths),
+            };
         }
         grid
+    }
+
+    /// Refuses combinations that have no cell, or that would be measured without what they name.
+    pub(crate) fn check(&self) -> Result<(), UsageError> {
+        let grid = self.grid();
+        if let (true, Some(fewest)) = (grid.loads.is_empty(), self.endpoints.iter().min()) {
+            let problem =
+                "no combination of --endpoints and --depth has a call for each connection";
+            return Err(UsageError(format!("{problem}: name a --depth of {fewest} or more")));
+        }
+        let without_effect = grid.without_effect().map(|reason| UsageError(reason.to_owned()));
+        without_effect.map_or(Ok(()), Err)
     }
 
     /// Whether endpoints or calls in flight are named.

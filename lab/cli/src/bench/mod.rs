@@ -142,6 +142,11 @@ fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
 /// `copyrpc-lab bench ipc`.
 fn ipc(args: &IpcArgs) -> anyhow::Result<()> {
     let (grid, args) = (args.grid(), &args.bench);
+    if grid.is_without_room() {
+        let problem = "no --ring has a slot for each of the calls in flight that --depth names";
+        let fewest = grid.depths.iter().min().copied().unwrap_or(1).next_power_of_two();
+        return Err(UsageError(format!("{problem}: name a --ring of {fewest} or more")).into());
+    }
     let session = Session::start(args, plan::ipc(args.quick, &grid))?;
     session.run(args, "ipc", "none", &IPC_AIMS, &IPC_NOTES)
 }
@@ -192,6 +197,7 @@ fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     if args.server.is_some() || args.client.is_some() {
         return two_hosts(args, &nic);
     }
+    args.check()?;
     if !args.protocol.is_empty() {
         return by_protocols(args, &nic);
     }

@@ -168,6 +168,22 @@ fn what_makes_no_sense_is_a_usage_error_wherever_it_is_noticed() {
 }
 
 #[test]
+fn combinations_that_have_no_cell_are_refused_by_name() {
+    for (arguments, remedy) in [
+        (&["rpc", "--endpoints", "8,16", "--depth", "4"][..], "a --depth of 8 or more"),
+        (&["rpc", "--protocol", "erpc", "--endpoints", "8", "--depth", "4"], "a --depth of 8"),
+        (&["rpc", "--dcis", "2", "--transport", "rc"], "--transport dc"),
+        (&["rpc", "--srq", "off,on", "--transport", "dc"], "--transport rc"),
+        (&["ipc", "--ring", "8", "--depth", "16", "--clients", "2"], "a --ring of 16 or more"),
+    ] {
+        let refused = output(&[&["bench"], arguments].concat());
+        let error = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(remedy), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
 fn help_teaches_by_examples_and_names_every_exit_code() {
     for arguments in [&["--help"][..], &["bench", "verbs", "--help"]] {
         let help = output(arguments);
