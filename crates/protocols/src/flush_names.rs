@@ -3,9 +3,10 @@
 use config::units::parse_duration_ns;
 use rpc::FlushPolicy;
 
-/// Every form of a flush policy.
+/// Every form of a flush policy, with its range.
 pub const FLUSH_FORMS: &str = "self-clocked:N, immediate, hold:TIME, adaptive-hold:N, \
-                               rtt-hold:FACTOR, poll-budget:N, coalesce:TIME";
+                               rtt-hold:FACTOR, poll-budget:N, coalesce:TIME; N from 1 to 65535, \
+                               TIME up to 4s, FACTOR with three places at most";
 
 /// A flush policy by its name and its number.
 ///

@@ -1,6 +1,6 @@
 //! All combinations of several values per option.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     backend::{Kind, SwitchError, Switches, Wait},
@@ -72,8 +72,13 @@ pub enum GridError {
         reason: String,
     },
     /// No chosen backend has this switch.
-    #[error("no chosen backend has a switch `{0}`")]
-    NobodysSwitch(String),
+    #[error("no chosen backend has a switch `{name}`; they have: {known}")]
+    NobodysSwitch {
+        /// As it was given.
+        name: String,
+        /// Names of the switches that they have.
+        known: String,
+    },
     /// Too many combinations.
     #[error("{0} combinations are more than {CONFIGS_MAX}; shorten some lists")]
     Large(usize),
@@ -99,7 +104,10 @@ impl Axes {
         for name in self.switches.keys() {
             let is_known = |kind: &Kind| kind.switches().iter().any(|switch| switch.name == name);
             if !backends.iter().any(is_known) {
-                return Err(GridError::NobodysSwitch(name.clone()));
+                let known = backends.iter().flat_map(|kind| kind.switches());
+                let known: BTreeSet<_> = known.map(|switch| switch.name).collect();
+                let known = Vec::from_iter(known).join(", ");
+                return Err(GridError::NobodysSwitch { name: name.clone(), known });
             }
         }
         let mut configs = Vec::new();
@@ -274,8 +282,11 @@ mod tests {
         let axes = Axes { ranks: vec![2, 0], ..Axes::default() };
         assert!(matches!(axes.configs(), Err(GridError::Workload(_))));
         let switches = BTreeMap::from([("colour".into(), vec!["red".into()])]);
-        let axes = Axes { switches, ..Axes::default() };
-        assert_eq!(axes.configs(), Err(GridError::NobodysSwitch("colour".into())));
+        let axes =
+            Axes { backends: vec![Kind::Tcp, Kind::Delegation], switches, ..Axes::default() };
+        let error = axes.configs().unwrap_err().to_string();
+        let of_delegation = Kind::Delegation.switches().iter().all(|s| error.contains(s.name));
+        assert!(error.contains("`colour`; they have: ") && of_delegation, "{error}");
         let switches = BTreeMap::from([("write".into(), vec!["red".into()])]);
         let axes = Axes { backends: vec![Kind::Tcp], switches, ..Axes::default() };
         assert!(matches!(axes.configs(), Err(GridError::Switch(_))));

@@ -400,10 +400,17 @@ impl Results {
                  median of rounds (95 % interval of the sign test)"
             ));
         }
+        if self.rows.iter().any(|row| !row.events.is_empty()) {
+            report.notes.push(COUNTED.to_owned());
+        }
         report.notes.extend(self.notes.iter().cloned());
         report
     }
 }
+
+/// What counts per operation are, beside times.
+const COUNTED: &str = "counted per operation: all counts of a side by all operations, so means with waits and stalls; \
+                       times are medians of samples";
 
 /// Whether the ratios of all `cells` are known to `factor`, as far as they have two samples in a round. Nothing is
 /// missing if there are none.

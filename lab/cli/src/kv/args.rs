@@ -155,7 +155,7 @@ pub(crate) struct KvArgs {
     /// Show numbers for each pace of the machine apart, instead of one of all rounds.
     #[arg(long, help_heading = "Output")]
     pub(super) by_pace: bool,
-    /// Folder of the result: result.jsonl, runs.csv, report.html, report.md, curve.svg [default: kv-results/DATE].
+    /// Folder of the result: result.jsonl, runs.csv, report.html, report.md, curve.svg, with --series series.csv [default: kv-results/DATE].
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(super) out: Option<PathBuf>,
     /// Replace the result that the folder holds.

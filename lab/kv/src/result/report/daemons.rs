@@ -112,13 +112,22 @@ const RATIOS: [(&str, &[&str], &[&str]); 2] = [
     ("messages per flush", &["daemon requests_remote", "daemon incoming"], &["daemon flushes"]),
 ];
 
+/// Counts of daemons.
+const COUNTS: [(&str, &str); 3] = [
+    ("ring full", "daemon ring_full"),
+    ("credit without a batch", "daemon credits"),
+    ("reply holds", "daemon reply_holds"),
+];
+
 /// Every distribution that some daemon has, as a table.
 pub(super) fn distributions(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let names = cells.iter().flat_map(|cell| cell.counters.distributions.keys());
     let names = names.collect::<BTreeSet<_>>();
     let columns = names.iter().map(|name| name.trim_end_matches("_ns").replace('_', " "));
     let ratios = RATIOS.iter().map(|(name, ..)| (*name).to_owned());
-    let mut table = Table::new(1, [String::new()].into_iter().chain(columns).chain(ratios));
+    let counts = COUNTS.iter().map(|(name, _)| (*name).to_owned());
+    let columns = columns.chain(ratios).chain(counts);
+    let mut table = Table::new(1, [String::new()].into_iter().chain(columns));
     for (cell, label) in cells.iter().zip(labels) {
         if cell.counters.distributions.is_empty() {
             continue;
@@ -134,7 +143,10 @@ pub(super) fn distributions(cells: &[ReducedCell], labels: &[String]) -> Option<
             let [over, under] = [over, under].map(|names| cell.counters.total(names));
             if under > 0 { short(as_f64(over) / as_f64(under)) } else { String::new() }
         });
-        table.push([label.clone()].into_iter().chain(quantiles).chain(ratios));
+        let counts = COUNTS.iter().map(|(_, name)| {
+            cell.counters.named.get(*name).map_or_else(String::new, |count| short(as_f64(*count)))
+        });
+        table.push([label.clone()].into_iter().chain(quantiles).chain(ratios).chain(counts));
     }
     let hint = "Median and 99th percentile of what daemons measure about themselves, all runs together. \
                 Times of calls are in whole turns of the loop: what ends in the turn that took it took \
