@@ -16,7 +16,7 @@ use super::{cargo, for_each, has_tool, rendered, run as run_command, width};
 use crate::{step::Outcome, workspace::Workspace};
 
 /// Seconds per target by default.
-pub(crate) const SECONDS_DEFAULT: u32 = 20;
+pub(crate) const SECONDS_DEFAULT: u32 = 10;
 
 /// Runs every file of `fuzz/fuzz_targets` for `seconds`.
 pub(crate) fn run(workspace: &Workspace, seconds: u32) -> Result<Outcome> {
