@@ -3,7 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <unistd.h>
-#include <rdma/ib.h>
+#include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <string.h>
