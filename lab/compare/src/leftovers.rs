@@ -10,11 +10,14 @@
 //! id alone says nothing about a process of another PID namespace.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
-use copyrpc_os::lock::{LockFile, LockState, state_of};
+use copyrpc_os::{
+    lock::{LockFile, LockState, state_of},
+    private_dir,
+};
 
 use crate::Fallible;
 
@@ -45,12 +48,9 @@ impl RunFolder {
         let name = format!("{PREFIX}{}", std::process::id());
         let lock = LockFile::acquire(&shared_memory.join(format!("{name}{LOCK_SUFFIX}")))?;
         let path = temporary.join(name);
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                Err(format!("cannot make {}: {error}", path.display()).into())
-            }
-            _ => Ok(Self { path, shared_memory: shared_memory.to_owned(), _lock: lock }),
-        }
+        // Of this user alone, which sockets of copyrpc ask for.
+        private_dir::ensure(&path)?;
+        Ok(Self { path, shared_memory: shared_memory.to_owned(), _lock: lock })
     }
 
     /// Where it is.
