@@ -23,10 +23,13 @@ mod wakes;
 use std::{env, error::Error, fs::File, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use copyrpc_command::interrupt::stop_at_signal;
+use copyrpc_command::{exit::Interrupted, interrupt::stop_at_signal};
 use measure::{cores::Cores, rounds::Rounds};
 
 use self::plan::ComparisonPlan;
+
+/// Exit code of a run that a signal has ended.
+const INTERRUPTED: u8 = 130;
 
 /// A program that ends at the first failure: a wrong comparison has no numbers.
 pub type Fallible<T> = Result<T, Box<dyn Error>>;
@@ -112,21 +115,30 @@ impl Choice {
         };
         let json = self.json.as_ref().map(open).transpose()?;
         let mut comparison = table::Measurements::default();
+        let measured = self.measure(plan, &mut comparison);
+        if plan.go_on().is_ok() {
+            measured?;
+        }
+        if self.what != What::Wakes && comparison.has_samples() {
+            comparison.show(plan.cores, json, self.by_pace)?;
+        }
+        plan.go_on()?;
+        if self.has(What::Wakes) {
+            wakes::compare(plan, self.rounds.unwrap_or(WAKES))?;
+        }
+        Ok(())
+    }
+
+    fn measure(&self, plan: &ComparisonPlan, comparison: &mut table::Measurements) -> Fallible<()> {
         if self.has(What::Queues) {
-            queues::compare(plan, &mut comparison)?;
+            queues::compare(plan, comparison)?;
         }
         if self.has(What::Calls) {
             comparison.note(rivals::versions());
-            calls::compare(plan, &mut comparison)?;
+            calls::compare(plan, comparison)?;
         }
         if self.has(What::Kv) {
-            key_value::compare(plan, &mut comparison)?;
-        }
-        if self.what != What::Wakes {
-            comparison.show(plan.cores, json, self.by_pace)?;
-        }
-        if self.has(What::Wakes) {
-            wakes::compare(plan, self.rounds.unwrap_or(WAKES))?;
+            key_value::compare(plan, comparison)?;
         }
         Ok(())
     }
@@ -149,7 +161,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            if error.is::<Interrupted>() { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use copyrpc_command::exit::Interrupted;
 use copyrpc_config::units::{parse_bytes, parse_duration_ns};
 use copyrpc_memory::sync::{AtomicBool, Ordering};
 use measure::{cores::Cores, rounds::Rounds};
@@ -33,11 +34,12 @@ impl ComparisonPlan {
         if self.sizes.is_empty() { default.to_vec() } else { self.sizes.clone() }
     }
 
-    /// Ends the run by its error once a signal has come: whatever was started and made goes with its owners.
+    /// Ends the run by its error once a signal has come: whatever was started and made goes with its owners, and what
+    /// was measured is shown.
     pub fn go_on(&self) -> Fallible<()> {
         // Relaxed: the flag is all there is to see.
         match self.stop.load(Ordering::Relaxed) {
-            true => Err("interrupted: no samples are shown".into()),
+            true => Err(Interrupted("the rounds that are shown".to_owned()).into()),
             false => Ok(()),
         }
     }

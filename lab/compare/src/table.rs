@@ -89,6 +89,11 @@ impl Measurements {
         Ok(())
     }
 
+    /// Whether anything was measured.
+    pub fn has_samples(&self) -> bool {
+        !self.samples.is_empty()
+    }
+
     /// Cells so far.
     pub fn len(&self) -> usize {
         self.cells.len()
