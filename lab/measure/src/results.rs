@@ -408,7 +408,7 @@ impl Results {
     }
 }
 
-/// What counts per operation are, beside times.
+/// The meaning of counts per operation, beside times.
 const COUNTED: &str = "counted per operation: all counts of a side by all operations, so means with waits and stalls; \
                        times are medians of samples";
 
