@@ -46,7 +46,10 @@ impl Bar {
     }
 
     fn rate(&mut self, answered: u64) -> String {
-        let (since, before) = *self.since.get_or_insert_with(|| (Instant::now(), answered));
+        // Clients count anew once their interval begins.
+        let since = self.since.filter(|(_, before)| *before <= answered);
+        let (since, before) =
+            *self.since.insert(since.unwrap_or_else(|| (Instant::now(), answered)));
         let elapsed = since.elapsed().as_secs_f64();
         if elapsed < 0.05 {
             return "running".to_owned();
@@ -71,5 +74,18 @@ impl Bar {
 
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_that_since_clients_counted_anew() {
+        let mut bar = Bar::new(&[], 1);
+        assert_eq!(bar.rate(1_000_000), "running");
+        assert_eq!(bar.rate(5), "running", "fewer than before");
+        assert_eq!(bar.since.map(|(_, before)| before), Some(5));
     }
 }
