@@ -3,10 +3,9 @@
 use std::{collections::BTreeMap, mem};
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Handler, LandedBody, LocalRegion, PeerId, Range,
-    RemoteRegion, ReplyError, Request, Status, Token, TransferError, TransportKind, Worker,
+    Call, CallError, CloseReason, Config, Handler, LocalRegion, PeerId, Range, RemoteRegion,
+    ReplyError, Request, Status, Token, TransferError, TransportKind, Worker,
 };
-use memory::Filler;
 use softnic::Nic;
 
 use crate::{
@@ -102,110 +101,6 @@ fn large_bodies_whose_memory_is_taken_are_whole() {
             let (ended, response) = caller.responses.pop().unwrap();
             assert!(ended == cookie && response == body, "{len_bytes} B");
             a.worker.keep_memory(response);
-        }
-    }
-}
-
-/// Keeps large requests where they land.
-#[derive(Default)]
-struct Landing {
-    requests: Vec<(Token, LandedBody<Nic>)>,
-    asked: std::cell::RefCell<Vec<(u16, usize)>>,
-}
-
-impl Handler<Nic> for Landing {
-    fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {
-        panic!("it is large");
-    }
-
-    fn keeps_landed(&self, method: u16, len_bytes: usize) -> bool {
-        self.asked.borrow_mut().push((method, len_bytes));
-        true
-    }
-
-    fn landed_request(
-        &mut self,
-        _: &mut Worker<Nic>,
-        request: Request<'_>,
-        landed: LandedBody<Nic>,
-    ) {
-        assert!(request.body.is_empty());
-        self.requests.push((request.token, landed));
-    }
-
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
-}
-
-/// A handler that keeps requests where they land has all of each, however many it keeps, without a copy, until it drops
-/// them; and that gives their memory back.
-#[test]
-fn requests_that_stay_where_they_land_are_whole_and_not_copied() {
-    for config in shapes() {
-        let (mut a, mut b, to_b, _) = pair(&config);
-        let (mut caller, mut server) = (Keeping::default(), Landing::default());
-        let lengths = [300_000, 40_000, (3 << 17) + 1, 70_000];
-        for (cookie, len_bytes) in (1..).zip(lengths) {
-            let call = Call { method: ECHO, cookie, ..Call::default() };
-            a.worker.call(to_b, &call, &body(len_bytes, len_bytes)).unwrap();
-        }
-        while server.requests.len() < lengths.len() {
-            a.worker.poll(os::clock::now_ns(), &mut caller);
-            b.worker.poll(os::clock::now_ns(), &mut server);
-        }
-        assert_eq!(b.worker.stats().bodies.copied_bytes, 0);
-        assert!(b.worker.large_memory().used_bytes >= lengths.iter().sum());
-        let asked: Vec<_> = lengths.iter().map(|len_bytes| (ECHO, *len_bytes)).collect();
-        assert_eq!(*server.asked.borrow(), asked);
-        for (token, landed) in server.requests.drain(..) {
-            let len_bytes = landed.len_bytes();
-            let (expected, mut got) = (body(len_bytes, len_bytes), vec![0; len_bytes]);
-            landed.copy_to(0, &mut got);
-            assert!(got == expected, "{len_bytes} B");
-            let part = 1..len_bytes - 1;
-            let mut put = vec![0; part.len()];
-            assert!(landed.put_to(part.clone(), &mut Filler::from(&mut put[1..])).is_err());
-            landed.put_to(part.clone(), &mut Filler::from(&mut put[..])).unwrap();
-            assert!(put == expected[part], "{len_bytes} B");
-            b.worker.reply(token, Status::Ok, &[]).unwrap();
-        }
-        assert_eq!(b.worker.large_memory().used_bytes, 0);
-    }
-}
-
-/// The end that lends a body goes while the other one fetches it, and its memory with it: no request is told, the memory
-/// for it is free again, and another peer's call is answered. At either end, and where the body is kept as it lands.
-#[test]
-fn fault_d12_an_end_that_goes_amid_a_long_body_takes_nothing_along() {
-    for transport in [TransportKind::Rc, TransportKind::Dc] {
-        let config = Config { transport, ..Config::default() };
-        for is_kept in [false, true] {
-            let fabric = fabric();
-            let [mut caller, mut other, mut server] =
-                [(); 3].map(|()| Node::open(&fabric, &config));
-            let (to_server, _) = join(&mut caller, &mut server);
-            let (from_other, _) = join(&mut other, &mut server);
-            let call = Call { method: ECHO, cookie: 1, ..Call::default() };
-            // More pieces than are outstanding at a time.
-            caller.worker.call(to_server, &call, &body(7, 2 << 20)).unwrap();
-            let mut landing = Landing::default();
-            while server.worker.stats().bodies.pieces == 0 {
-                caller.poll();
-                if is_kept {
-                    server.worker.poll(os::clock::now_ns(), &mut landing);
-                } else {
-                    server.poll();
-                }
-            }
-            assert!(server.worker.stats().bodies.moved_bytes < 2 << 20, "it is amid the body");
-            drop(caller);
-            let cookie = other.call(from_other, ECHO, &body(8, 300_000)).unwrap();
-            until(&mut [&mut other, &mut server], |nodes| {
-                nodes[0].program.ended.contains_key(&cookie)
-                    && nodes[1].worker.large_memory().used_bytes == 0
-            });
-            assert!(other.program.ended[&cookie] == (Status::Ok, body(8, 300_000)));
-            assert!(landing.requests.is_empty());
-            assert_eq!(server.program.served, 1, "the other's");
         }
     }
 }

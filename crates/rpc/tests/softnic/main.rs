@@ -7,6 +7,7 @@ mod ends;
 mod faulty;
 mod futures;
 mod hostile;
+mod landed;
 mod large;
 mod limits;
 mod named;
