@@ -93,7 +93,7 @@ impl Idle {
             Wait::Adaptive { spins, yields } => (spins, yields),
             Wait::Block => (0, 0),
         };
-        if self.neighbours.compute() && self.neighbours.begin(clock::now_ns(), Machine::now) {
+        if self.neighbours.compute() && self.neighbours.begin(clock::now_ns()) {
             return IdleStep::Sleep;
         }
         if self.polls <= spins && !self.contention.is_contended() {

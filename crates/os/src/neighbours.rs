@@ -18,25 +18,27 @@ const LONG_NS: u64 = 500_000;
 /// A shorter turn is that of a thread that waits, too. A sleep and its wakeup cost some 10 µs, little beside this.
 const TURN_NS: u64 = 100_000;
 
-/// Long yields in a row by whose mean a thread decides. A hypervisor takes the core away for milliseconds now and then.
-const LONG_YIELDS: u32 = 4;
+/// After so many long turns in a row the neighbours compute. A hypervisor takes the core away for milliseconds now and
+/// then.
+const LONG_TURNS: u32 = 4;
 
-/// Long yields are in a row if the time between two is at most this multiple of the second.
+/// Long turns are in a row if the time between two is at most this multiple of the second's yield.
 const GAP: u64 = 4;
 
-/// A thread that sleeps yields again after so many times of what its last long yield took: at most a 64th of its time
-/// is lost to such trials.
-const TRIAL: u64 = 64;
+/// Threads that sleep yield again for a while at the beginning of each period of the clock, all at the same time: beside
+/// threads that sleep a thread that yields loses, since the kernel runs each of those before it, so no thread could
+/// leave off sleeping alone. A power of two, of which one in 64 is lost where neighbours compute.
+const PERIOD_NS: u64 = 1 << 29;
 
-/// The same while the machine has a core for each runnable thread: the neighbours may have ended.
-const EARLY_TRIAL: u64 = 16;
+/// How long they yield in a period.
+const TRIAL_NS: u64 = PERIOD_NS / 64;
 
-/// Time between two looks whether the machine has.
-const LOOK_NS: u64 = 4_000_000;
+/// The yields of a trial count from here on, when the others yield, too.
+const SETTLED_NS: u64 = TRIAL_NS / 2;
 
-/// Each look at a long yield reads a file. After long yields whose turns were short, so many long yields are not looked
-/// at, unless they take [`LONGER`] times as long.
-const UNREAD: u32 = 1024;
+/// Each look at a long yield reads a file. After one whose turns were short, so many are not looked at, unless they take
+/// [`LONGER`] times as long.
+const UNREAD: u32 = 64;
 
 /// See [`UNREAD`].
 const LONGER: u64 = 2;
@@ -44,78 +46,98 @@ const LONGER: u64 = 2;
 /// What a thread learns from its timed yields about the threads that share its core.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Neighbours {
-    /// Long yields in a row.
+    /// Long turns in a row.
     long: u32,
     /// The end of the latest of them.
     long_ns: u64,
-    /// Turns of the neighbours in them, all together.
-    turns_ns: u64,
     /// Long yields that are not to be looked at, and their length.
     unread: u32,
     unread_ns: u64,
-    /// When a thread that sleeps yields again; 0: it yields now.
-    trial_ns: u64,
-    /// When it looks whether to do so earlier.
-    look_ns: u64,
+    /// A thread that sleeps.
+    sleeper: Option<Trial>,
+}
+
+/// The latest trial of a thread that sleeps.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// Its period of the clock.
+    period: u64,
+    verdict: Verdict,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Open,
+    NeighboursWait,
+    NeighboursCompute,
 }
 
 impl Neighbours {
     /// Whether the thread sleeps instead of yielding: its neighbours compute.
     #[inline(always)]
     pub(crate) fn compute(&self) -> bool {
-        self.trial_ns != 0
+        self.sleeper.is_some()
     }
 
-    /// A thread whose neighbours compute begins to wait; returns whether it sleeps. The other case is a trial.
+    /// A thread whose neighbours compute begins to wait; returns whether it sleeps.
     #[cold]
-    pub(crate) fn begin(&mut self, now_ns: u64, machine: fn() -> Machine) -> bool {
-        if now_ns < self.trial_ns && !self.is_early_trial(now_ns, machine) {
-            return true;
+    pub(crate) fn begin(&mut self, now_ns: u64) -> bool {
+        let Some(trial) = &mut self.sleeper else { return false };
+        if now_ns % PERIOD_NS < TRIAL_NS {
+            if trial.period != now_ns / PERIOD_NS {
+                *trial = Trial { period: now_ns / PERIOD_NS, verdict: Verdict::Open };
+            }
+            return trial.verdict == Verdict::NeighboursCompute;
         }
-        // The next long yield decides, with the mean of those before as the others.
-        self.turns_ns -= self.turns_ns / u64::from(LONG_YIELDS);
-        (self.trial_ns, self.long, self.long_ns) = (0, LONG_YIELDS - 1, now_ns);
-        false
-    }
-
-    fn is_early_trial(&mut self, now_ns: u64, machine: fn() -> Machine) -> bool {
-        if now_ns < self.look_ns {
+        if trial.verdict == Verdict::NeighboursWait {
+            *self = Self::default();
             return false;
         }
-        self.look_ns = now_ns.saturating_add(LOOK_NS);
-        machine().has_room()
+        true
     }
 
     /// A yield that began at `before_ns` has ended. `machine` is asked after long yields.
     #[inline]
     pub(crate) fn yielded(&mut self, before_ns: u64, after_ns: u64, machine: fn() -> Machine) {
-        if after_ns.saturating_sub(before_ns) >= LONG_NS {
-            self.lost(before_ns, after_ns, machine);
+        let took_ns = after_ns.saturating_sub(before_ns);
+        if self.sleeper.is_some() {
+            self.tried(before_ns, took_ns, machine);
+        } else if took_ns >= LONG_NS {
+            self.lost(before_ns, took_ns, machine);
+        }
+    }
+
+    /// A yield of a trial.
+    #[cold]
+    fn tried(&mut self, before_ns: u64, took_ns: u64, machine: fn() -> Machine) {
+        let Some(trial) = &mut self.sleeper else { return };
+        if before_ns % PERIOD_NS < SETTLED_NS {
+            return;
+        }
+        if took_ns >= LONG_NS && machine().has_long_turns(took_ns) {
+            trial.verdict = Verdict::NeighboursCompute;
+        } else if trial.verdict == Verdict::Open {
+            trial.verdict = Verdict::NeighboursWait;
         }
     }
 
     #[cold]
-    fn lost(&mut self, before_ns: u64, after_ns: u64, machine: fn() -> Machine) {
-        let took_ns = after_ns - before_ns;
+    fn lost(&mut self, before_ns: u64, took_ns: u64, machine: fn() -> Machine) {
         if self.unread > 0 && took_ns < self.unread_ns.saturating_mul(LONGER) {
             self.unread -= 1;
             return;
         }
-        if before_ns.saturating_sub(self.long_ns) > took_ns.saturating_mul(GAP) {
-            (self.long, self.turns_ns) = (0, 0);
-        }
-        self.long += 1;
-        self.long_ns = after_ns;
-        self.turns_ns = self.turns_ns.saturating_add(machine().turn_ns(took_ns));
-        if self.long < LONG_YIELDS {
+        if !machine().has_long_turns(took_ns) {
+            (self.long, self.unread, self.unread_ns) = (0, UNREAD, took_ns);
             return;
         }
-        if self.turns_ns / u64::from(LONG_YIELDS) >= TURN_NS {
-            self.trial_ns = after_ns.saturating_add(took_ns.saturating_mul(TRIAL));
-            self.look_ns = after_ns.saturating_add(took_ns.saturating_mul(EARLY_TRIAL));
-        } else {
-            (self.long, self.turns_ns) = (0, 0);
-            (self.unread, self.unread_ns) = (UNREAD, took_ns);
+        let is_in_a_row = before_ns.saturating_sub(self.long_ns) <= took_ns.saturating_mul(GAP);
+        self.long = if is_in_a_row { self.long + 1 } else { 1 };
+        self.long_ns = before_ns.saturating_add(took_ns);
+        if self.long == LONG_TURNS {
+            let period = self.long_ns / PERIOD_NS;
+            let trial = Trial { period, verdict: Verdict::NeighboursCompute };
+            *self = Self { sleeper: Some(trial), ..Self::default() };
         }
     }
 }
@@ -138,14 +160,10 @@ impl Machine {
         Self { cores, runnable: read("/proc/loadavg", runnable).unwrap_or(0) }
     }
 
-    /// Whether each runnable thread may have a core.
-    fn has_room(self) -> bool {
-        (1..=self.cores).contains(&self.runnable)
-    }
-
-    /// The mean turn of a thread, by a yield that took so long; 0 if unknown.
-    fn turn_ns(self, took_ns: u64) -> u64 {
-        took_ns.saturating_mul(self.cores).checked_div(self.runnable).unwrap_or(0)
+    /// Whether its threads have long turns in the mean, by a yield that took so long.
+    fn has_long_turns(self, took_ns: u64) -> bool {
+        let turn_ns = took_ns.saturating_mul(self.cores).checked_div(self.runnable);
+        turn_ns.is_some_and(|turn_ns| turn_ns >= TURN_NS)
     }
 }
 
@@ -190,7 +208,7 @@ mod tests {
         /// Works for so long, then waits: sleeps or yields for so long. Returns whether it slept.
         fn wait(&mut self, worked_ns: u64, yield_ns: u64, machine: fn() -> Machine) -> bool {
             self.now_ns += worked_ns;
-            if self.neighbours.compute() && self.neighbours.begin(self.now_ns, machine) {
+            if self.neighbours.compute() && self.neighbours.begin(self.now_ns) {
                 self.now_ns += 10_000;
                 return true;
             }
@@ -213,9 +231,11 @@ mod tests {
             let mut thread = Thread::default();
             assert_eq!(thread.waits(4, yield_ns, machine), 0);
             let begin_ns = thread.now_ns;
-            let slept = thread.waits(100_000, yield_ns, machine);
-            let yielded_ns = u64::from(100_000 - slept) * yield_ns;
-            assert!(yielded_ns * TRIAL <= thread.now_ns - begin_ns, "{yielded_ns}");
+            let slept = thread.waits(1_000_000, yield_ns, machine);
+            let yielded_ns = u64::from(1_000_000 - slept) * yield_ns;
+            let trials = (thread.now_ns - begin_ns) / PERIOD_NS + 1;
+            let lost_ns = trials * (SETTLED_NS + 2 * yield_ns);
+            assert!((1..=lost_ns).contains(&yielded_ns), "{yielded_ns} of {lost_ns}");
         }
     }
 
@@ -230,23 +250,38 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_yields_again_soon_after_its_neighbours_have_ended() {
+    fn a_thread_yields_on_after_the_first_trial_without_neighbours_that_compute() {
         let mut thread = Thread::default();
         thread.waits(1000, 4 * MS, || two_cores(4));
         let end_ns = thread.now_ns;
-        while thread.wait(5_000, 500, || two_cores(1)) {}
-        assert!(thread.now_ns - end_ns <= EARLY_TRIAL * 4 * MS + LOOK_NS + MS);
+        while thread.neighbours.compute() {
+            thread.wait(5_000, 500, || two_cores(1));
+        }
+        assert!(thread.now_ns - end_ns <= PERIOD_NS + TRIAL_NS + MS);
         assert_eq!(thread.waits(1000, 500, || two_cores(1)), 0);
     }
 
+    /// While others still sleep a yield is long and the machine has few runnable threads.
     #[test]
-    fn a_thread_yields_again_after_a_while_whatever_the_machine_tells() {
+    fn the_yields_of_a_trial_count_once_the_others_yield_too() {
         let mut thread = Thread::default();
         thread.waits(1000, 4 * MS, || two_cores(4));
-        let end_ns = thread.now_ns;
-        while thread.wait(5_000, 500, || two_cores(40)) {}
-        let passed_ns = thread.now_ns - end_ns;
-        assert!((EARLY_TRIAL * 4 * MS..=TRIAL * 4 * MS + MS).contains(&passed_ns), "{passed_ns}");
+        thread.now_ns = thread.now_ns.next_multiple_of(PERIOD_NS);
+        assert!(!thread.wait(0, SETTLED_NS, || two_cores(4)), "its first yield does not count");
+        while thread.now_ns % PERIOD_NS < TRIAL_NS {
+            assert!(!thread.wait(5_000, MS, || two_cores(130)));
+        }
+        assert!(!thread.wait(5_000, MS, || two_cores(130)) && !thread.neighbours.compute());
+    }
+
+    #[test]
+    fn one_long_turn_ends_a_trial() {
+        let mut thread = Thread::default();
+        thread.waits(1000, 4 * MS, || two_cores(4));
+        thread.now_ns = thread.now_ns.next_multiple_of(PERIOD_NS) + SETTLED_NS;
+        assert!(!thread.wait(0, 500, || two_cores(4)));
+        assert!(!thread.wait(0, MS, || two_cores(4)));
+        assert_eq!(thread.waits(1000, 500, || two_cores(1)), 1000);
     }
 
     #[test]
@@ -257,10 +292,19 @@ mod tests {
             two_cores(258)
         };
         let mut thread = Thread::default();
-        assert_eq!(thread.waits(10 * (UNREAD + LONG_YIELDS), 3 * MS, crowd), 0);
-        assert_eq!(LOOKS.get(), 10 * LONG_YIELDS);
+        assert_eq!(thread.waits(10 * (UNREAD + 1), 3 * MS, crowd), 0);
+        assert_eq!(LOOKS.get(), 10);
         // Threads that compute are noticed at once.
         assert_eq!(thread.waits(5, 6 * MS, || two_cores(40)), 1);
+    }
+
+    #[test]
+    fn three_long_turns_among_short_ones_are_yielded() {
+        let mut thread = Thread::default();
+        for _ in 0..100 {
+            assert_eq!(thread.waits(3, 13 * MS, || two_cores(130)), 0);
+            assert_eq!(thread.waits(UNREAD + 1, 3 * MS, || two_cores(130)), 0);
+        }
     }
 
     #[test]
