@@ -42,7 +42,8 @@ daemons of NIC tcp, one in time, IPC, UTS, mount and cgroup namespaces
 daemons of NIC soft, one in a user namespace
 daemons of NIC hosts, one in a user namespace
 daemons of NIC soft in two network namespaces say so
-daemons of NIC soft that cannot reach each other say so
+daemons of NIC soft and two fabrics say so
+daemons of NIC soft and two user ids say so
 ";
 
 #[test]

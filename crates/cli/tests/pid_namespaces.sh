@@ -177,16 +177,24 @@ over
 echo "daemons of NIC soft in two network namespaces say so"
 
 # NIC soft finds ports by user id and fabric: where they differ the first daemon that learns it says so, before any serves.
-mkdir "$folder/again"
-export COPYRPC_NIC=soft COPYRPC_RENDEZVOUS="$folder/again" COPYRPC_BOOTSTRAP_TIMEOUT=5s
-COPYRPC_RANK=0 COPYRPC_RUNTIME_DIR="$folder/r0" "$copyrpc" daemon 2>"$folder/0.log" &
-zero=$!
-pids="$pids $zero"
-if COPYRPC_RANK=1 COPYRPC_RUNTIME_DIR="$folder/r1" COPYRPC_SOFT_FABRIC=other "$copyrpc" daemon 2>"$folder/1.log"; then
-    echo "daemons of two fabrics"
-    exit 1
-fi
-wait $zero || true
-cat "$folder/0.log" "$folder/1.log" >"$folder/last"
+export COPYRPC_NIC=soft COPYRPC_BOOTSTRAP_TIMEOUT=5s
+refuses() {
+    mkdir "$folder/$1"
+    export COPYRPC_RENDEZVOUS="$folder/$1"
+    shift
+    COPYRPC_RANK=0 COPYRPC_RUNTIME_DIR="$folder/r0" "$copyrpc" daemon 2>"$folder/0.log" &
+    zero=$!
+    pids="$pids $zero"
+    if COPYRPC_RANK=1 COPYRPC_RUNTIME_DIR="$folder/r1" "$@" "$copyrpc" daemon 2>"$folder/1.log"; then
+        echo "daemons that cannot meet: $*"
+        exit 1
+    fi
+    wait $zero || true
+    cat "$folder/0.log" "$folder/1.log" >"$folder/last"
+}
+refuses fabrics env COPYRPC_SOFT_FABRIC=other
 says "soft@[0-9]*.other.*set COPYRPC_NIC=hosts"
-echo "daemons of NIC soft that cannot reach each other say so"
+echo "daemons of NIC soft and two fabrics say so"
+refuses users unshare --user --map-user=4711 --map-group=4711
+says "soft@4711.*set COPYRPC_NIC=hosts"
+echo "daemons of NIC soft and two user ids say so"
