@@ -15,7 +15,7 @@ use rustix::{
 use super::rig::*;
 use crate::{
     BlockingClient, CallError, ClientProcess, ConnectError, EvictReason, Introducer, Introduction,
-    Newcomer, NewcomerState, PipelinedClient, RequestId, Server,
+    Newcomer, NewcomerState, PipelinedClient, RequestId, Server, ServerConfig,
     endpoint::{
         half::{Half, HalfShape},
         handshake::{self, HandshakeAnswer, Welcome},
@@ -72,6 +72,24 @@ fn a_client_that_is_introduced_calls_and_the_server_knows_who_it_is() {
     assert_eq!((census.len(), census[0].tag), (1, Some(5)));
     drop(client);
     expect_baseline(&server, 0);
+}
+
+/// docs/ipc.md states the number: the memory of a provider grows by it with each client of its node.
+#[test]
+fn a_session_has_the_memory_that_the_document_says() {
+    let config = ServerConfig {
+        depth: 32,
+        request_bytes_max: 15 << 20,
+        response_bytes_max: 15 << 20,
+        ..ServerConfig::default()
+    };
+    let [_, host] = Host::both(config, || increment);
+    let connected = host.connect();
+    let bytes = [&connected.memory.up, &connected.memory.down].map(|half| {
+        let stat = rustix::fs::fstat(half.fd().unwrap()).unwrap();
+        usize::try_from(stat.st_blocks).unwrap() * 512
+    });
+    assert_eq!(bytes, [136 << 10; 2]);
 }
 
 #[test]
