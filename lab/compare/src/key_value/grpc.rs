@@ -75,7 +75,7 @@ where
 pub enum Grpc {}
 
 impl Rival for Grpc {
-    type Caller = Channel;
+    type Connection = Channel;
 
     async fn serve(listener: TcpListener, store: Store) -> Result<(), RivalError> {
         let listener = tokio::net::TcpListener::from_std(listener)?;

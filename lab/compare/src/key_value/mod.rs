@@ -13,6 +13,8 @@
 //! - Redis and memcached are child processes of the shard's process, on its core. All ready requests leave by one
 //!   system call, and replies are read where they were received. memcached has one thread and room for four times
 //!   the values; Redis writes nothing to disk.
+//! - *copyrpc tokio* are the daemons of delegation, whose clients make each call as a task of tokio, as those of
+//!   tonic and tarpc do.
 //! - tonic and tarpc have an executor of one thread on each side, `TCP_NODELAY`, and bodies of `bytes::Bytes` and
 //!   `serde_bytes::ByteBuf`, so that no codec goes through them byte by byte. Their client threads sleep in the
 //!   executor (`Wait::Block`); all others wait adaptively.
@@ -25,6 +27,7 @@ mod server_process;
 mod stored;
 mod tarpc_calls;
 mod tasks;
+mod tokio_calls;
 
 use std::{collections::BTreeMap, io, time::Instant};
 
@@ -41,7 +44,7 @@ use measure::{results::Metric, rounds::Rounds, schedule::shuffled};
 use self::stored::Stored;
 use crate::{Fallible, plan::ComparisonPlan, table::Measurements};
 
-/// Command of a process of a rival's run; the rival's name follows.
+/// Command of a process of a run over a backend that this program brings; its name follows.
 pub const CHILD: &str = "kv-child";
 /// Command of a process of a run of ours.
 pub const OUR_CHILD: &str = "kv-our-child";
@@ -73,25 +76,28 @@ struct Contender {
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Ours(Kind),
-    Rival(Rival),
+    /// A backend that this program brings.
+    Brought(Brought),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Rival {
+enum Brought {
+    Tokio,
     Redis,
     Memcached,
     Tonic,
     Tarpc,
 }
 
-const CONTENDERS: [Contender; 7] = [
+const CONTENDERS: [Contender; 8] = [
     ours(REFERENCE, Kind::Delegation),
     ours("copyrpc direct", Kind::Direct),
+    Contender { name: "copyrpc tokio", way: Way::Brought(Brought::Tokio), wait: Wait::Adaptive },
     ours("TCP, as kv has it", Kind::Tcp),
-    Contender { name: "Redis", way: Way::Rival(Rival::Redis), wait: Wait::Adaptive },
-    Contender { name: "memcached", way: Way::Rival(Rival::Memcached), wait: Wait::Adaptive },
-    Contender { name: "tonic", way: Way::Rival(Rival::Tonic), wait: Wait::Block },
-    Contender { name: "tarpc", way: Way::Rival(Rival::Tarpc), wait: Wait::Block },
+    Contender { name: "Redis", way: Way::Brought(Brought::Redis), wait: Wait::Adaptive },
+    Contender { name: "memcached", way: Way::Brought(Brought::Memcached), wait: Wait::Adaptive },
+    Contender { name: "tonic", way: Way::Brought(Brought::Tonic), wait: Wait::Block },
+    Contender { name: "tarpc", way: Way::Brought(Brought::Tarpc), wait: Wait::Block },
 ];
 
 const fn ours(name: &'static str, kind: Kind) -> Contender {
@@ -102,16 +108,21 @@ impl Contender {
     /// Why this machine has it not.
     fn missing(&self) -> Option<String> {
         match self.way {
-            Way::Rival(Rival::Redis) => server_process::missing("redis-server", "redis-server"),
-            Way::Rival(Rival::Memcached) => server_process::missing("memcached", "memcached"),
-            Way::Rival(Rival::Tonic | Rival::Tarpc) => None,
+            Way::Brought(Brought::Redis) => server_process::missing("redis-server", "redis-server"),
+            Way::Brought(Brought::Memcached) => server_process::missing("memcached", "memcached"),
+            Way::Brought(Brought::Tokio) => Kind::Delegation.missing(),
+            Way::Brought(Brought::Tonic | Brought::Tarpc) => None,
             Way::Ours(kind) => kind.missing(),
         }
     }
 
     fn config(&self, workload: &Workload) -> Fallible<Config> {
-        // A rival brings its own backend, and that of the configuration is not asked.
-        let kind = if let Way::Ours(kind) = self.way { kind } else { Kind::Tcp };
+        // The backend of the configuration is not asked where this program brings one.
+        let kind = match self.way {
+            Way::Ours(kind) => kind,
+            Way::Brought(Brought::Tokio) => Kind::Delegation,
+            Way::Brought(_) => Kind::Tcp,
+        };
         Ok(Config {
             backend: kind,
             wait: self.wait,
@@ -128,7 +139,7 @@ impl Contender {
     fn launcher(&self) -> io::Result<Launcher> {
         match self.way {
             Way::Ours(_) => Launcher::this_program(OUR_CHILD),
-            Way::Rival(_) => {
+            Way::Brought(_) => {
                 let mut launcher = Launcher::this_program(CHILD)?;
                 launcher.arguments.push(self.name.into());
                 Ok(launcher)
@@ -245,18 +256,25 @@ pub fn our_child() -> Fallible<()> {
     Ok(job::child()?)
 }
 
-/// A process of a run of the rival of that name.
+/// A process of a run over the backend of that name, which this program brings.
 pub fn child(name: &str) -> Fallible<()> {
     let contender = CONTENDERS.into_iter().find(|contender| contender.name == name);
-    let Some(Contender { way: Way::Rival(rival), .. }) = contender else {
-        return Err(format!("`{name}` is no rival").into());
+    let Some(Contender { way: Way::Brought(brought), .. }) = contender else {
+        return Err(format!("`{name}` is no backend of this program").into());
     };
-    match rival {
-        Rival::Redis => job::child_over(|config| Ok(Stored::<redis::Resp>::new(config)))?,
-        Rival::Memcached => job::child_over(|config| Ok(Stored::<memcached::Text>::new(config)))?,
-        Rival::Tonic => job::child_over(|config| Ok(tasks::Over::<grpc::Grpc>::new(config)))?,
-        Rival::Tarpc => {
-            job::child_over(|config| Ok(tasks::Over::<tarpc_calls::Tarpc>::new(config)))?
+    match brought {
+        Brought::Tokio => job::child_over(|config, setup, rank| {
+            Ok(tokio_calls::TokioDelegation::new(config, setup, rank))
+        })?,
+        Brought::Redis => job::child_over(|config, _, _| Ok(Stored::<redis::Resp>::new(config)))?,
+        Brought::Memcached => {
+            job::child_over(|config, _, _| Ok(Stored::<memcached::Text>::new(config)))?
+        }
+        Brought::Tonic => {
+            job::child_over(|config, _, _| Ok(tasks::Over::<grpc::Grpc>::new(config)))?
+        }
+        Brought::Tarpc => {
+            job::child_over(|config, _, _| Ok(tasks::Over::<tarpc_calls::Tarpc>::new(config)))?
         }
     }
     Ok(())

@@ -45,7 +45,7 @@ macro_rules! transport {
 }
 
 impl Rival for Tarpc {
-    type Caller = KeysClient;
+    type Connection = KeysClient;
 
     async fn serve(listener: TcpListener, store: Store) -> Result<(), RivalError> {
         let listener = tokio::net::TcpListener::from_std(listener)?;

@@ -33,20 +33,53 @@ use tokio::{
 /// What a rival reports.
 pub type RivalError = Box<dyn Error + Send + Sync>;
 
-/// A rival: bytes to a store of bytes, and back.
-pub trait Rival: 'static {
-    /// One connection, shared by all its calls.
+/// Calls of a client: bytes to a shard, and back.
+pub trait TaskCalls: 'static {
+    /// The way to one shard, shared by all calls.
     type Caller: Clone + Send + 'static;
 
-    /// Serves whoever connects; returns if it cannot go on.
-    fn serve(listener: TcpListener, store: Store) -> impl Future<Output = Result<(), RivalError>>;
-
-    fn connect(to: SocketAddr) -> impl Future<Output = Result<Self::Caller, RivalError>>;
+    /// The way to each shard.
+    fn join(&self, roster: &Roster) -> impl Future<Output = Result<Vec<Self::Caller>, RivalError>>;
 
     fn call(
         caller: Self::Caller,
         request: Bytes,
     ) -> impl Future<Output = Result<Bytes, RivalError>> + Send;
+}
+
+/// A rival: bytes to a store of bytes, and back.
+pub trait Rival: 'static {
+    /// One connection, shared by all its calls.
+    type Connection: Clone + Send + 'static;
+
+    /// Serves whoever connects; returns if it cannot go on.
+    fn serve(listener: TcpListener, store: Store) -> impl Future<Output = Result<(), RivalError>>;
+
+    fn connect(to: SocketAddr) -> impl Future<Output = Result<Self::Connection, RivalError>>;
+
+    fn call(
+        connection: Self::Connection,
+        request: Bytes,
+    ) -> impl Future<Output = Result<Bytes, RivalError>> + Send;
+}
+
+/// A connection of a rival to each shard.
+pub struct Connections<R>(PhantomData<fn() -> R>);
+
+impl<R: Rival> TaskCalls for Connections<R> {
+    type Caller = R::Connection;
+
+    async fn join(&self, roster: &Roster) -> Result<Vec<R::Connection>, RivalError> {
+        let mut connections = Vec::new();
+        for Contact(contact) in &roster.servers {
+            connections.push(R::connect(contact.parse()?).await?);
+        }
+        Ok(connections)
+    }
+
+    async fn call(connection: R::Connection, request: Bytes) -> Result<Bytes, RivalError> {
+        R::call(connection, request).await
+    }
 }
 
 /// A shard's store, as handlers share it. They run on one thread, so nobody waits for it.
@@ -79,7 +112,7 @@ impl<R: Rival> Over<R> {
 }
 
 impl<R: Rival> Backend for Over<R> {
-    type Client = TaskClient<R>;
+    type Client = TaskClient<Connections<R>>;
     type Server = TaskServer;
 
     /// Handlers may change their thread, which the service of `kv` may not: the store is made here.
@@ -95,9 +128,8 @@ impl<R: Rival> Backend for Over<R> {
         Ok(TaskServer { thread: Some(thread), address })
     }
 
-    fn client(&self, _: ClientId) -> Result<TaskClient<R>, BackendError> {
-        let (tell, done) = mpsc::unbounded_channel();
-        Ok(TaskClient { executor: executor()?, callers: Vec::new(), tell, done, found: None })
+    fn client(&self, _: ClientId) -> Result<Self::Client, BackendError> {
+        TaskClient::new(Connections(PhantomData))
     }
 }
 
@@ -139,27 +171,32 @@ impl Server for TaskServer {
 /// A call that came to an end.
 type Done = (CallToken, Result<Bytes, RivalError>);
 
-/// A connection per shard.
-pub struct TaskClient<R: Rival> {
+/// A thread whose calls are tasks.
+pub struct TaskClient<C: TaskCalls> {
+    calls: C,
     executor: Runtime,
-    callers: Vec<R::Caller>,
+    /// By shard.
+    callers: Vec<C::Caller>,
     tell: UnboundedSender<Done>,
     done: UnboundedReceiver<Done>,
     /// What ended a wait.
     found: Option<Done>,
 }
 
-impl<R: Rival> Client for TaskClient<R> {
+impl<C: TaskCalls> TaskClient<C> {
+    pub fn new(calls: C) -> Result<Self, BackendError> {
+        let (tell, done) = mpsc::unbounded_channel();
+        let executor = executor()?;
+        Ok(Self { calls, executor, callers: Vec::new(), tell, done, found: None })
+    }
+}
+
+impl<C: TaskCalls> Client for TaskClient<C> {
     fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError> {
-        for Contact(contact) in &roster.servers {
-            let address = contact.parse().map_err(|e| BackendError::new("no address", e))?;
-            let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
-            let connected =
-                self.executor.block_on(async { timeout(left, R::connect(address)).await });
-            let connected = connected.map_err(RivalError::from).flatten();
-            self.callers
-                .push(connected.map_err(|cause| BackendError::new("cannot connect", cause))?);
-        }
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
+        let joined = self.executor.block_on(async { timeout(left, self.calls.join(roster)).await });
+        let joined = joined.map_err(RivalError::from).flatten();
+        self.callers = joined.map_err(|cause| BackendError::new("cannot connect", cause))?;
         Ok(())
     }
 
@@ -168,7 +205,7 @@ impl<R: Rival> Client for TaskClient<R> {
         let (request, tell) = (Bytes::copy_from_slice(request), self.tell.clone());
         self.executor.spawn(async move {
             // Nobody listens any more when the client ends.
-            let _ = tell.send((token, R::call(caller, request).await));
+            let _ = tell.send((token, C::call(caller, request).await));
         });
         Ok(())
     }

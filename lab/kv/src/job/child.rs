@@ -44,17 +44,17 @@ pub fn child() -> Result<(), ChildError> {
     })
 }
 
-/// As [`child`], of a program that brings a backend of its own: `open` makes it, and that which
-/// [`Config::backend`] names is not asked.
+/// As [`child`], of a program that brings a backend of its own: `open` makes it of the configuration, what everybody
+/// knows, and the rank of this process; that which [`Config::backend`] names is not asked.
 ///
 /// # Errors
 ///
 /// As of [`child`].
 pub fn child_over<B: Backend>(
-    open: impl FnOnce(&Config) -> Result<B, BackendError>,
+    open: impl FnOnce(&Config, JobSetup, u16) -> Result<B, BackendError>,
 ) -> Result<(), ChildError> {
     live(|task| {
-        let backend = open(task.config)?;
+        let backend = open(task.config, task.setup(), task.rank())?;
         task.run(&backend)
     })
 }

@@ -2,16 +2,16 @@
 
 use std::{io, time::Duration};
 
-use client::{CallError, ClientConfig, Pipeline, To};
+use client::{CallError, ClientConfig, Pipeline};
 use os::clock;
 use rpc::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Address, service_of};
+use super::{Address, address_of, client_config};
 use crate::{
     backend::{
         BackendError, CallFailure, CallToken, Client, Counters, Event, JobSetup, Roster,
-        SubmitError, direct,
+        SubmitError,
     },
     place::{Shard, Topology},
 };
@@ -32,16 +32,10 @@ pub struct DelegationClient {
 
 impl DelegationClient {
     pub(super) fn new(setup: &JobSetup, home: Shard) -> Self {
-        let response_bytes = direct::response_bytes(setup);
-        let config = ClientConfig {
-            timeout: Duration::from_nanos(setup.timeout_ns),
-            response_bytes: u32::try_from(response_bytes).unwrap_or(u32::MAX),
-            ..ClientConfig::default()
-        };
         Self {
             home,
             topology: setup.topology,
-            config,
+            config: client_config(setup),
             message_bytes_max: setup.message_bytes_max,
             pipeline: None,
             is_lost: false,
@@ -93,9 +87,7 @@ impl Client for DelegationClient {
         if len_bytes > max_bytes {
             return Err(SubmitError::TooLarge { len_bytes, max_bytes });
         }
-        let (rank, service) = (self.topology.rank_of(to).into(), service_of(self.topology, to));
-        let address = To { rank, service, method: 0 };
-        match pipeline.submit(address, request, (to, token)) {
+        match pipeline.submit(address_of(self.topology, to), request, (to, token)) {
             Ok(_) => Ok(()),
             Err(refused) if refused.error.status() == Status::ResourceExhausted => {
                 Err(SubmitError::Full)

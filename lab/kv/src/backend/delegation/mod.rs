@@ -23,8 +23,10 @@ mod server;
 use std::{
     path::PathBuf,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
+use ::client::{ClientConfig, To};
 use daemon::config::{DaemonConfig, KNOBS, Layers};
 use nics::Selection;
 use os::child::from_json;
@@ -166,6 +168,32 @@ impl Address {
         from_json(&contact.0)
             .map_err(|cause| BackendError::new("a daemon's contact makes no sense", cause))
     }
+}
+
+/// Where clients find the daemon with that contact: for clients of another kind than [`DelegationClient`].
+///
+/// # Errors
+///
+/// The contact is none of a daemon.
+pub fn socket_of(contact: &Contact) -> Result<PathBuf, BackendError> {
+    Ok(Address::of(contact)?.socket)
+}
+
+/// How each client calls.
+#[must_use]
+pub fn client_config(setup: &JobSetup) -> ClientConfig {
+    ClientConfig {
+        timeout: Duration::from_nanos(setup.timeout_ns),
+        response_bytes: u32::try_from(direct::response_bytes(setup)).unwrap_or(u32::MAX),
+        ..ClientConfig::default()
+    }
+}
+
+/// How clients of a daemon address a shard.
+#[must_use]
+pub fn address_of(topology: Topology, shard: Shard) -> To {
+    let (rank, service) = (topology.rank_of(shard).into(), service_of(topology, shard));
+    To { rank, service, method: 0 }
 }
 
 /// Settings of every daemon of the job; `is_provided`: processes offer the shards.
