@@ -50,8 +50,8 @@ enum Command {
     },
     /// The documents as a site, in target/book
     Book {
-        /// Where files that are no documents are shown, without the last slash; without it, in this tree
-        #[arg(long)]
+        /// Where code is published; without it, links lead into this tree
+        #[arg(long, value_name = "URL")]
         source_url: Option<String>,
     },
     /// Packages every crate that is published, in order, without a registry: licences and readme are in each
