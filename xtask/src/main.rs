@@ -50,7 +50,7 @@ enum Command {
     },
     /// The documents as a site, in target/book
     Book {
-        /// Where code is published; without it, links lead into this tree
+        /// Where code is published; without it, in this tree
         #[arg(long, value_name = "URL")]
         source_url: Option<String>,
     },
