@@ -34,7 +34,7 @@ enum Command {
     Tidy,
     /// Lines of code by kind (product, laboratory, tools, tests) and by crate, as a table
     Lines,
-    /// Steps that tell what a change can break: format, tidy, packages, licences, clippy, documentation, tests
+    /// Steps that tell what a change can break: format, tidy, packages, licences, clippy, documentation, its site, tests
     Check,
     /// Slower judges: benchmarks in smoke mode, seeds, platforms, loom, Miri, AddressSanitizer, fuzz targets
     Judges {
@@ -47,6 +47,12 @@ enum Command {
         /// Also run long tests, minutes of storm, and the mutants, which take minutes per crate
         #[arg(long)]
         full: bool,
+    },
+    /// The documents as a site, in target/book
+    Book {
+        /// Where code is published; without it, in this tree
+        #[arg(long, value_name = "URL")]
+        source_url: Option<String>,
     },
     /// Packages every crate that is published, in order, without a registry: licences and readme are in each
     Package,
@@ -101,6 +107,9 @@ fn run(command: &Command) -> anyhow::Result<Report> {
         Command::Ci { full } => commands::ci::run(&workspace, &mut report, *full),
         Command::Check => commands::ci::check(&workspace, &mut report),
         Command::Judges { full } => commands::ci::judges(&workspace, &mut report, *full),
+        Command::Book { source_url } => {
+            report.run("book", || commands::book::run(&workspace, source_url.as_deref()));
+        }
         Command::Package => report.run("package", || commands::package::run(&workspace)),
         Command::Platforms => report.run("platforms", || commands::platforms::run(&workspace)),
         Command::Loom => report.run("loom", || commands::loom::run(&workspace)),

@@ -5,7 +5,7 @@ use std::{env, path::Path, process::Command};
 use anyhow::Result;
 
 use super::{
-    asan, cargo, deb, fuzz, has_tool, judge_tests, loom, miri, mutants, package, platforms,
+    asan, book, cargo, deb, fuzz, has_tool, judge_tests, loom, miri, mutants, package, platforms,
     run as run_command, run_tests, two_builds,
 };
 use crate::{
@@ -23,6 +23,7 @@ pub(crate) fn check(workspace: &Workspace, report: &mut Report) {
     report.run("deny", || deny(workspace));
     report.run("clippy", || clippy(workspace));
     report.run("doc", || doc(workspace));
+    report.run("book", || book::run(workspace, None));
     report.run("test", || test(workspace));
 }
 

@@ -1,6 +1,7 @@
 //! Steps that start cargo, and what they share.
 
 pub(crate) mod asan;
+pub(crate) mod book;
 pub(crate) mod ci;
 pub(crate) mod deb;
 pub(crate) mod fuzz;

@@ -1,5 +1,4 @@
-//! Links between documents lead somewhere, and each document of `docs/` is a page of the site: `docs/SUMMARY.md` links
-//! it.
+//! Links between documents lead somewhere, and `docs/SUMMARY.md`, the contents of the site, links each document.
 
 use std::{
     collections::HashSet,
@@ -8,7 +7,8 @@ use std::{
 
 use super::{Finding, tree::Tree};
 
-const SUMMARY: &str = "docs/SUMMARY.md";
+/// The contents of the site.
+pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 
 const RULE: &str = "links";
 
@@ -23,7 +23,8 @@ fn unlisted(tree: &Tree) -> impl Iterator<Item = Finding> {
     let summary = tree.text(Path::new(SUMMARY));
     let pages = tree.documents().filter(|(path, _)| *path != Path::new(SUMMARY));
     pages.filter_map(move |(path, _)| {
-        let link = format!("]({})", path.strip_prefix("docs").ok()?.display());
+        let below = path.strip_prefix("docs").map(|path| format!("]({})", path.display()));
+        let link = below.unwrap_or_else(|_| format!("](../{})", path.display()));
         (!summary?.contains(&link)).then(|| Finding {
             path: path.into(),
             line: 1,
@@ -34,7 +35,8 @@ fn unlisted(tree: &Tree) -> impl Iterator<Item = Finding> {
     })
 }
 
-fn is_markdown(path: &Path) -> bool {
+/// Whether the file is a document.
+pub(crate) fn is_markdown(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "md")
 }
 
@@ -62,12 +64,13 @@ fn broken(tree: &Tree, file: &Path, anchor: &str) -> Option<String> {
     is_missing.then(|| format!("no anchor `#{anchor}` in `{}`", file.display()))
 }
 
-fn is_external(target: &str) -> bool {
+/// Whether a link leads out of the tree.
+pub(crate) fn is_external(target: &str) -> bool {
     target.contains("://") || target.starts_with("mailto:")
 }
 
 /// `target` as seen from the file `from`, without `.` and `..`.
-pub(super) fn resolve(from: &Path, target: &str) -> PathBuf {
+pub(crate) fn resolve(from: &Path, target: &str) -> PathBuf {
     let mut resolved = from.parent().unwrap_or(Path::new("")).to_path_buf();
     for component in Path::new(target).components() {
         match component {
@@ -167,13 +170,14 @@ mod tests {
 
     #[test]
     fn the_summary_links_every_document() {
-        let documents = ["docs/one.md", "docs/protocol/two.md"].map(|path| (path, "a page"));
+        let documents =
+            ["docs/one.md", "docs/deep/two.md", "README.md"].map(|path| (path, "a page"));
         let found = |summary: &str| {
-            let [one, two] = documents;
-            check(&Tree::from([(SUMMARY, summary), one, two, ("README.md", "")])).len()
+            let [one, two, three] = documents;
+            check(&Tree::from([(SUMMARY, summary), one, two, three])).len()
         };
-        assert_eq!(found("[1](one.md) [2](protocol/two.md)"), 0);
-        assert_eq!(found("[1](one.md)"), 1);
+        assert_eq!(found("[1](one.md) [2](deep/two.md) [3](../README.md)"), 0);
+        assert_eq!(found("[1](one.md)"), 2);
         assert_eq!(check(&Tree::from(documents)), []);
     }
 }

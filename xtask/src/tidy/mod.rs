@@ -8,7 +8,7 @@ mod excerpts;
 mod faults;
 mod grammar;
 pub(crate) mod lines;
-mod links;
+pub(crate) mod links;
 mod manifests;
 mod names;
 mod product;

@@ -8,7 +8,7 @@ use std::{
 
 use super::{Finding, product, tree::Tree};
 
-/// Holds a table whose first column is a name and whose second column is its meaning.
+/// Holds a table whose first column has names and whose second column has their meanings.
 const TABLE: &str = "docs/names.md";
 
 const DEFINES: [&str; 5] = ["struct", "enum", "trait", "union", "type"];
@@ -70,10 +70,11 @@ fn definitions(tree: &Tree) -> Definitions {
 fn table(tree: &Tree) -> Vec<(String, usize)> {
     let text = tree.text(Path::new(TABLE)).unwrap_or_default();
     let row = |(line, number): (&str, usize)| {
-        let (name, _) = line.strip_prefix("| `")?.split_once("` |")?;
-        Some((name.to_owned(), number))
+        let (names, _) = line.strip_prefix("| `")?.split_once("` |")?;
+        let names: Vec<_> = names.split("`, `").map(|name| (name.to_owned(), number)).collect();
+        Some(names)
     };
-    text.lines().zip(1..).filter_map(row).collect()
+    text.lines().zip(1..).filter_map(row).flatten().collect()
 }
 
 #[cfg(test)]
@@ -120,5 +121,7 @@ mod tests {
         let b = ("crates/b/src/lib.rs", "pub enum Route {}");
         assert_eq!(problems([A, b, table]), [""; 0]);
         assert_eq!(problems([A, table]), ["no two crates define `Route`"]);
+        let two = (TABLE, "| `Route`, `Way` | a way to a port |\n");
+        assert_eq!(problems([A, b, two]), ["no two crates define `Way`"]);
     }
 }

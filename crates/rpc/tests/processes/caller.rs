@@ -14,7 +14,7 @@ use softnic::Nic;
 use crate::child::{ECHO, nic};
 
 /// Longest that anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Both sides' settings.
 pub(crate) fn config(transport: TransportKind, peers_max: u16) -> Config {
@@ -118,7 +118,12 @@ impl Caller {
     /// Polls until `is_done`.
     #[track_caller]
     pub(crate) fn until(&mut self, is_done: impl FnMut(&mut Self) -> bool) {
-        assert!(self.until_or(PATIENCE, is_done), "it takes too long");
+        let is_in_time = self.until_or(PATIENCE, is_done);
+        let Program { ok, in_flight, .. } = &self.program;
+        assert!(
+            is_in_time,
+            "not within {PATIENCE:?}; {ok} calls ended well, {in_flight} are in flight"
+        );
     }
 
     /// Polls until `is_done`, and tells whether that was within `patience`.

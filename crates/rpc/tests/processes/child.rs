@@ -3,12 +3,15 @@
 use std::{
     collections::HashMap,
     env,
-    io::{self, BufRead as _, BufReader, Lines, Write as _},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    io::{self, BufRead as _, BufReader, Write as _},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc,
 };
 
 use copyrpc_rpc::{Call, Config, Handler, Invitation, PeerId, Request, Status, Worker};
 use softnic::Nic;
+
+use crate::caller::PATIENCE;
 
 /// Answers with the body, and counts that it did so for the number in front.
 pub(crate) const ECHO: u16 = 1;
@@ -119,7 +122,7 @@ pub(crate) fn is_child(config: &Config) -> bool {
 pub(crate) struct Peer {
     pub(crate) process: Child,
     stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
+    invitations: mpsc::Receiver<Invitation>,
 }
 
 impl Peer {
@@ -137,15 +140,19 @@ impl Peer {
         }
         let mut process = command.spawn().unwrap();
         let stdin = process.stdin.take().unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        Self { process, stdin, lines }
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let (told, invitations) = mpsc::channel();
+        // Ends with the child.
+        std::thread::spawn(move || {
+            lines.filter_map(|line| from_line(&line)).all(|theirs| told.send(theirs).is_ok())
+        });
+        Self { process, stdin, invitations }
     }
 
     /// Connects one endpoint to one of the child's.
     pub(crate) fn connect(&mut self, worker: &mut Worker<Nic>) -> PeerId {
         let (peer, invitation) = worker.invite().unwrap();
-        let lines = self.lines.by_ref().map_while(Result::ok);
-        let theirs = { lines }.find_map(|line| from_line(&line)).expect("the child's invitation");
+        let theirs = self.invitations.recv_timeout(PATIENCE).expect("the child's invitation");
         worker.connect(peer, &theirs).unwrap();
         writeln!(self.stdin, "{}", to_line(&invitation)).unwrap();
         peer

@@ -13,7 +13,8 @@ use copyrpc_rpc::{
 use softnic::Nic;
 
 use crate::rig::{
-    DROP, ECHO, FAIL, LATER, Node, Program, fabric, join, pair, shapes, soft, tight, until,
+    DROP, ECHO, FAIL, LATER, Node, Program, fabric, join, pair, poll_until, shapes, soft, tight,
+    until,
 };
 
 /// A body that its number determines.
@@ -28,7 +29,7 @@ fn storm(a: &mut Node, b: &mut Node, config: &Config, to_b: PeerId, to_a: PeerId
     let is_over = |node: &Node| node.program.ended.len() == CALLS;
     until(&mut [a, b], |_| true);
     let mut bodies = [Vec::new(), Vec::new()];
-    while !(is_over(a) && is_over(b)) {
+    poll_until("the ends of all calls", || {
         for (side, (node, to)) in [(&mut *a, to_b), (&mut *b, to_a)].into_iter().enumerate() {
             while bodies[side].len() < CALLS {
                 let number = bodies[side].len();
@@ -41,7 +42,8 @@ fn storm(a: &mut Node, b: &mut Node, config: &Config, to_b: PeerId, to_a: PeerId
             }
             node.poll();
         }
-    }
+        is_over(a) && is_over(b)
+    });
     for (node, bodies) in [(&*a, &bodies[0]), (&*b, &bodies[1])] {
         // By cookie, and so in the order of the calls.
         for ((status, answer), body) in node.program.ended.values().zip(bodies) {
@@ -204,10 +206,11 @@ fn only_the_request_of_the_callback_can_be_held() {
     let mut late = Late(Vec::new());
     for made in 1..=2 {
         a.call(to_b, ECHO, b"kept").unwrap();
-        while late.0.len() < made {
+        poll_until("the request", || {
             a.poll();
             b.worker.poll(os::clock::now_ns(), &mut late);
-        }
+            late.0.len() == made
+        });
         assert!(!b.worker.hold(&mut late.0[0]), "nothing is being handled");
     }
     // However often it was held, it is given back once it is answered.

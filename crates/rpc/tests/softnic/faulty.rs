@@ -10,7 +10,7 @@ use verbs::{AsyncEvent, Qpn};
 
 use crate::{
     double::{Faults, Faulty, faulty},
-    rig::{ECHO, Node, fabric, tight},
+    rig::{ECHO, Node, fabric, poll_until, tight},
 };
 
 /// How calls and connections ended.
@@ -75,15 +75,18 @@ impl Scene {
         Rc::strong_count(&self.regions)
     }
 
+    #[track_caller]
     fn until(&mut self, is_done: impl Fn(&Self) -> bool) {
-        let start = std::time::Instant::now();
-        while !is_done(self) {
-            self.caller.poll(os::clock::now_ns(), &mut self.ends);
-            self.others.iter_mut().for_each(|other| _ = other.poll());
-            assert!(start.elapsed().as_secs() < 30, "{:?}", self.ends.ended);
-        }
+        poll_until("what a caller on a faulty NIC does", || {
+            is_done(self) || {
+                self.caller.poll(os::clock::now_ns(), &mut self.ends);
+                self.others.iter_mut().for_each(|other| _ = other.poll());
+                false
+            }
+        });
     }
 
+    #[track_caller]
     fn until_ended(&mut self, count: usize) {
         self.until(|scene| scene.ends.ended.len() >= count);
         self.ends.ended.sort_by_key(|(cookie, _)| *cookie);

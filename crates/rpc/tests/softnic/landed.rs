@@ -10,13 +10,8 @@ use softnic::Nic;
 
 use crate::{
     basics::body,
-    rig::{ECHO, Node, fabric, join, pair, shapes, until},
+    rig::{ECHO, Node, fabric, join, pair, poll_until, shapes, until},
 };
-
-/// Repeats a turn until it says that all is done.
-fn repeat_until(mut turn: impl FnMut() -> bool) {
-    assert!((0..10_000_000).any(|_| turn()), "ten million turns were not enough");
-}
 
 /// Keeps large requests where they land.
 #[derive(Default)]
@@ -60,7 +55,7 @@ fn requests_that_stay_where_they_land_are_whole_and_not_copied() {
             let call = Call { method: ECHO, cookie, ..Call::default() };
             a.worker.call(to_b, &call, &body(len_bytes, len_bytes)).unwrap();
         }
-        repeat_until(|| {
+        poll_until("every request", || {
             a.worker.poll(os::clock::now_ns(), &mut caller);
             b.worker.poll(os::clock::now_ns(), &mut server);
             server.requests.len() == lengths.len()
@@ -101,7 +96,7 @@ fn fault_d12_an_end_that_goes_amid_a_long_body_takes_nothing_along() {
             // More pieces than are outstanding at a time.
             caller.worker.call(to_server, &call, &body(7, 2 << 20)).unwrap();
             let mut landing = Landing::default();
-            repeat_until(|| {
+            poll_until("the first piece", || {
                 caller.poll();
                 if is_kept {
                     server.worker.poll(os::clock::now_ns(), &mut landing);

@@ -1,5 +1,6 @@
 //! Workers on the software NIC, both on one thread unless a test says otherwise.
 
+mod access;
 mod basics;
 mod batching;
 mod double;
@@ -9,8 +10,11 @@ mod futures;
 mod hostile;
 mod landed;
 mod large;
+mod large_memory;
 mod limits;
 mod named;
 mod panics;
+mod parts;
+mod pieces;
 mod rig;
 mod sleep;

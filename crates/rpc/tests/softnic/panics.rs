@@ -11,7 +11,7 @@ use copyrpc_rpc::{
 };
 use softnic::Nic;
 
-use crate::rig::{fabric, shapes, soft, tight};
+use crate::rig::{fabric, poll_until, shapes, soft, tight};
 
 /// Answers with the body.
 const ECHO: u16 = 1;
@@ -21,9 +21,6 @@ const PANIC: u16 = 2;
 const HOLD: u16 = 3;
 /// Answers, then panics.
 const LATE_PANIC: u16 = 4;
-
-/// Polls of a test at most.
-const POLLS_MAX: usize = 1_000_000;
 
 #[derive(Default)]
 struct Fragile {
@@ -133,14 +130,14 @@ impl Node {
     }
 }
 
+#[track_caller]
 fn until(nodes: &mut [&mut Node], mut is_done: impl FnMut(&[&mut Node]) -> bool) {
-    for _ in 0..POLLS_MAX {
-        if is_done(nodes) {
-            return;
+    poll_until("what nodes that panic do", || {
+        is_done(nodes) || {
+            nodes.iter_mut().for_each(|node| node.poll());
+            false
         }
-        nodes.iter_mut().for_each(|node| node.poll());
-    }
-    panic!("it takes too long");
+    });
 }
 
 fn pair(config: &Config) -> (Node, Node, Vec<PeerId>) {

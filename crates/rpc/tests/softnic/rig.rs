@@ -194,14 +194,36 @@ pub(crate) fn pair(config: &Config) -> (Node, Node, PeerId, PeerId) {
     (a, b, to_b, to_a)
 }
 
+/// Repeats `turn` until it says that all is done, and tells whether that was in time.
+fn is_done_in_time(mut turn: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !turn() {
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+    }
+    true
+}
+
+/// Repeats `turn` until it says that `what` is there.
+#[track_caller]
+pub(crate) fn poll_until(what: &str, turn: impl FnMut() -> bool) {
+    assert!(is_done_in_time(turn), "not within {PATIENCE:?}: {what}");
+}
+
 /// Polls all nodes until `is_done`.
 #[track_caller]
 pub(crate) fn until(nodes: &mut [&mut Node], mut is_done: impl FnMut(&[&mut Node]) -> bool) {
-    let start = Instant::now();
-    while !is_done(nodes) {
-        for node in nodes.iter_mut() {
-            node.poll();
+    let is_in_time = is_done_in_time(|| {
+        is_done(nodes) || {
+            nodes.iter_mut().for_each(|node| _ = node.poll());
+            false
         }
-        assert!(start.elapsed() < PATIENCE, "it takes too long");
-    }
+    });
+    let states = nodes.iter().map(|Node { program, .. }| {
+        let Program { made, ended, served, kept, closed, .. } = program;
+        let [ended, kept] = [ended.len(), kept.len()];
+        format!("made {made}, ended {ended}, served {served}, kept {kept}, closed {closed:?}")
+    });
+    assert!(is_in_time, "not within {PATIENCE:?}; nodes: {:#?}", states.collect::<Vec<_>>());
 }

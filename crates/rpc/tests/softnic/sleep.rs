@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use copyrpc_rpc::{Call, Config, FlushPolicy, Status};
 
-use crate::rig::{DROP, ECHO, LATER, Node, pair, shapes, tight, until};
+use crate::rig::{DROP, ECHO, LATER, Node, pair, poll_until, shapes, tight, until};
 
 fn is_due(node: &Node) -> bool {
     node.worker.wake_ns().is_some_and(|due_ns| due_ns <= node.worker.now_ns())
@@ -43,10 +43,11 @@ fn a_batch_that_waits_for_polls_is_due() {
     let (mut a, _b, to_b, _) = pair(&config);
     a.call(to_b, DROP, b"").unwrap();
     a.poll();
-    while a.worker.counters(to_b).unwrap().batches_out == 0 {
+    poll_until("a batch", || {
         assert!(is_due(&a));
         a.poll();
-    }
+        a.worker.counters(to_b).unwrap().batches_out == 1
+    });
     assert!(!is_due(&a));
 }
 

@@ -14,7 +14,7 @@ use copyrpc_rpc::{
 use proptest::prelude::*;
 use softnic::Nic;
 
-use crate::rig::{ECHO, Node, fabric, join, tight, until};
+use crate::rig::{ECHO, Node, fabric, join, poll_until, tight, until};
 use raw::{Batch, Raw};
 
 /// A victim with an honest peer, which a raw one joins.
@@ -264,10 +264,11 @@ fn fault_b4_a_batch_that_is_rewritten_while_it_is_handled_stays_what_it_was() {
     let batch = raw.batch();
     raw.write(&batch);
     let mut rewriting = Rewriting { raw, batch, seen: Vec::new() };
-    while rewriting.seen.len() < 2 {
+    poll_until("both batches", || {
         scene.victim.worker.poll(os::clock::now_ns(), &mut rewriting);
         rewriting.raw.poll();
-    }
+        rewriting.seen.len() == 2
+    });
     let expected = (vec![7; 8], vec![0xff; 8]);
     assert_eq!(rewriting.seen, [expected.clone(), expected]);
     scene.check_honest();
