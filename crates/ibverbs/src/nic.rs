@@ -213,6 +213,28 @@ mod tests {
         fake::with(|fake| assert_eq!(fake.live, 0, "objects are left"));
     }
 
+    /// Pages of gigabytes are pinned for long. The library counts by thread here.
+    #[test]
+    fn memory_of_others_is_registered_by_another_thread() {
+        use std::time::{Duration, Instant};
+        let nic = fake();
+        let pd = nic.alloc_pd().unwrap();
+        let lent = memory::Region::memfd("copyrpc-test", 4096).unwrap();
+        let lent = lent.fd().unwrap().try_clone_to_owned().unwrap();
+        let live = || fake::with(|fake| fake.live);
+        let before = live();
+        let mut registration = nic.begin_register_memfd(&pd, lent, 4096, Access::LOCAL_WRITE);
+        let end = Instant::now() + Duration::from_secs(30);
+        let mr = loop {
+            if let Some(ended) = registration.poll() {
+                break ended.unwrap();
+            }
+            assert!(Instant::now() < end, "it does not end");
+            std::thread::yield_now();
+        };
+        assert_eq!((live(), mr.len_bytes()), (before, 4096));
+    }
+
     #[test]
     fn a_completion_queue_is_on_a_vector_that_the_device_has() {
         let nic = fake();
@@ -260,6 +282,22 @@ mod tests {
         assert_eq!(happens(event::SRQ_ERR, vec![other]).0, fatal);
     }
 
+    /// A subnet manager has changed the table of partitions.
+    #[test]
+    fn a_port_stays_in_its_partition_in_whichever_row_that_is() {
+        use crate::abi::event;
+        let nic = fake();
+        let happens = |event, pkeys: Vec<u16>| {
+            fake::with(|fake| (fake.pkeys, fake.port_events) = (pkeys, [event].into()));
+            (nic.poll_event(), nic.context.rows().pkey_index)
+        };
+        let changed = Some(AsyncEvent::AddressChanged);
+        assert_eq!(happens(event::PKEY_CHANGE, vec![0x8001, 0xffff]), (changed, 1));
+        assert_eq!(happens(event::CLIENT_REREGISTER, vec![0x8001, 0x8002]), (changed, 1), "gone");
+        assert_eq!(happens(event::PKEY_CHANGE, vec![0xffff, 0xffff]), (changed, 1), "still there");
+        assert_eq!(happens(event::LID_CHANGE, vec![0xffff, 0x8001]), (changed, 0));
+    }
+
     #[test]
     fn what_is_wrong_is_told_with_its_remedy() {
         let named = Config { device: "mlx5_0".into(), ..Config::default() };
@@ -272,10 +310,10 @@ mod tests {
         assert!(is_one(&refusal(&key), &["row 1", "COPYRPC_NIC_PKEY_INDEX"]));
 
         let any = Config::default();
-        fake::with(|fake| fake.pkey = 0x7fff);
+        fake::with(|fake| fake.pkeys = vec![0x7fff]);
         assert!(is_one(&refusal(&any), &["0x7fff", "limited member"]));
         fake::with(|fake| fake.gids = vec![RawGid::default()]);
-        fake::with(|fake| fake.pkey = 0xffff);
+        fake::with(|fake| fake.pkeys = vec![0xffff]);
         assert!(is_one(&refusal(&any), &["no GID", "IP address"]));
         fake::with(|fake| fake.port_state = port_state::DOWN);
         assert!(is_one(&refusal(&any), &["port 1", "down", "interface"]));
