@@ -13,6 +13,8 @@ use std::{
     collections::{HashMap, VecDeque},
     os::fd::AsRawFd as _,
     sync::Mutex,
+    thread,
+    time::{Duration, Instant},
 };
 
 use os::event::EventFd;
@@ -30,7 +32,8 @@ pub(crate) struct Fake {
     pub(crate) devices: c_int,
     pub(crate) port_state: c_int,
     pub(crate) gids: Vec<RawGid>,
-    pub(crate) pkey: u16,
+    /// Rows of the P_Key table.
+    pub(crate) pkeys: Vec<u16>,
     /// Events of the port that nobody has taken.
     pub(crate) port_events: VecDeque<c_int>,
     /// Requests that `post_send` takes before it refuses one.
@@ -55,7 +58,7 @@ thread_local! {
         devices: 1,
         port_state: port_state::ACTIVE,
         gids: vec![RawGid([1; 16])],
-        pkey: 0xffff,
+        pkeys: vec![0xffff],
         port_events: VecDeque::new(),
         takes: usize::MAX,
         buffers: VecDeque::new(),
@@ -154,8 +157,9 @@ extern "C" fn query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
 extern "C" fn query_port(_: *mut Context, _: u8, attr: *mut PortAttr) -> c_int {
     // SAFETY: the caller's structure.
     let attr = unsafe { &mut *attr };
-    attr.state = with(|fake| fake.port_state);
-    (attr.active_mtu, attr.link_layer, attr.gid_tbl_len, attr.pkey_tbl_len) = (5, 2, 4, 1);
+    let (state, pkeys) = with(|fake| (fake.port_state, fake.pkeys.len()));
+    (attr.state, attr.pkey_tbl_len) = (state, u16::try_from(pkeys).unwrap());
+    (attr.active_mtu, attr.link_layer, attr.gid_tbl_len) = (5, 2, 4);
     0
 }
 
@@ -166,9 +170,10 @@ extern "C" fn query_gid(_: *mut Context, _: u8, index: c_int, gid: *mut RawGid) 
     0
 }
 
-extern "C" fn query_pkey(_: *mut Context, _: u8, _: c_int, pkey: *mut u16) -> c_int {
+extern "C" fn query_pkey(_: *mut Context, _: u8, index: c_int, pkey: *mut u16) -> c_int {
+    let row = usize::try_from(index).unwrap();
     // SAFETY: the caller's integer.
-    unsafe { *pkey = with(|fake| fake.pkey.to_be()) };
+    unsafe { *pkey = with(|fake| fake.pkeys[row].to_be()) };
     0
 }
 
@@ -187,7 +192,11 @@ pub(crate) const SLOW_BYTES: usize = 77 * 4096;
 pub(crate) static PINNING: Mutex<()> = Mutex::new(());
 
 extern "C" fn reg_mr(_: *mut Pd, _: *mut c_void, len: usize, _: u64, _: c_uint) -> *mut Mr {
-    let _pinned = (len == SLOW_BYTES).then(|| PINNING.lock());
+    // A library that is called by the test's own thread would wait for ever.
+    let end = Instant::now() + Duration::from_secs(10);
+    while len == SLOW_BYTES && PINNING.try_lock().is_err() && Instant::now() < end {
+        thread::yield_now();
+    }
     make()
 }
 

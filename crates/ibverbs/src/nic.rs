@@ -146,7 +146,7 @@ impl verbs::Nic for Nic {
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
-    use std::os::fd::AsFd as _;
+    use std::{os::fd::AsFd as _, time::Instant};
 
     use verbs::{
         Arm, Channel as _, CompletionKind, CompletionQueue as _, MemoryRegion as _, Nic as _, Op,
@@ -260,6 +260,22 @@ mod tests {
         assert_eq!(happens(event::SRQ_ERR, vec![other]).0, fatal);
     }
 
+    /// A subnet manager has changed the table of partitions.
+    #[test]
+    fn a_port_stays_in_its_partition_in_whichever_row_that_is() {
+        use crate::abi::event;
+        let nic = fake();
+        let happens = |event, pkeys: Vec<u16>| {
+            fake::with(|fake| (fake.pkeys, fake.port_events) = (pkeys, [event].into()));
+            (nic.poll_event(), nic.context.rows().pkey_index)
+        };
+        let changed = Some(AsyncEvent::AddressChanged);
+        assert_eq!(happens(event::PKEY_CHANGE, vec![0x8001, 0xffff]), (changed, 1));
+        assert_eq!(happens(event::CLIENT_REREGISTER, vec![0x8001, 0x8002]), (changed, 1), "gone");
+        assert_eq!(happens(event::PKEY_CHANGE, vec![0xffff, 0xffff]), (changed, 1), "still there");
+        assert_eq!(happens(event::LID_CHANGE, vec![0xffff, 0x8001]), (changed, 0));
+    }
+
     #[test]
     fn what_is_wrong_is_told_with_its_remedy() {
         let named = Config { device: "mlx5_0".into(), ..Config::default() };
@@ -272,10 +288,10 @@ mod tests {
         assert!(is_one(&refusal(&key), &["row 1", "COPYRPC_NIC_PKEY_INDEX"]));
 
         let any = Config::default();
-        fake::with(|fake| fake.pkey = 0x7fff);
+        fake::with(|fake| fake.pkeys = vec![0x7fff]);
         assert!(is_one(&refusal(&any), &["0x7fff", "limited member"]));
         fake::with(|fake| fake.gids = vec![RawGid::default()]);
-        fake::with(|fake| fake.pkey = 0xffff);
+        fake::with(|fake| fake.pkeys = vec![0xffff]);
         assert!(is_one(&refusal(&any), &["no GID", "IP address"]));
         fake::with(|fake| fake.port_state = port_state::DOWN);
         assert!(is_one(&refusal(&any), &["port 1", "down", "interface"]));
@@ -386,11 +402,13 @@ mod tests {
         let (mut registration, abandoned) = (begin(), begin());
         assert!(registration.poll().is_none() && registration.poll().is_none());
         drop((pinning, abandoned));
+        let end = Instant::now() + Duration::from_secs(60);
         let mr = loop {
-            match registration.poll() {
-                Some(ended) => break ended.unwrap(),
-                None => std::thread::yield_now(),
+            if let Some(ended) = registration.poll() {
+                break ended.unwrap();
             }
+            assert!(Instant::now() < end, "the registration does not end");
+            std::thread::yield_now();
         };
         assert_eq!(mr.len_bytes(), fake::SLOW_BYTES);
         assert_eq!(

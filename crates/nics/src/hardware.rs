@@ -30,6 +30,9 @@ pub struct KernelDevice {
     firmware: String,
     /// As the kernel says it; -1: none.
     numa_node: String,
+    /// Cores of that node, as the kernel lists them: `0-3,8`.
+    #[serde(skip)]
+    local_cores: String,
     ports: Vec<Port>,
 }
 
@@ -88,6 +91,22 @@ impl KernelDevice {
         &self.numa_node
     }
 
+    /// The cores that are near it, as the kernel writes them: `0-3,8`.
+    #[must_use]
+    pub fn local_cores_text(&self) -> &str {
+        &self.local_cores
+    }
+
+    /// The cores that are near it; none: the kernel does not say.
+    #[must_use]
+    pub fn local_cores(&self) -> Vec<usize> {
+        let of_range = |range: &str| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
+        };
+        self.local_cores.split(',').filter_map(of_range).flatten().collect()
+    }
+
     /// Link layer of the first port that carries traffic, or of the first.
     #[must_use]
     pub fn link_layer(&self) -> &str {
@@ -123,8 +142,16 @@ impl KernelDevice {
             rate,
             prefix,
         };
-        let numa_node = "0".to_owned();
-        Self { name: name.to_owned(), driver, board, firmware, numa_node, ports: vec![port] }
+        let [name, numa_node, local_cores] = [name, "0", ""].map(str::to_owned);
+        Self { name, driver, board, firmware, numa_node, local_cores, ports: vec![port] }
+    }
+
+    /// The same near these cores, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn near(mut self, cores: &str) -> Self {
+        cores.clone_into(&mut self.local_cores);
+        self
     }
 
     /// The same in another subnet, for tests.
@@ -214,6 +241,7 @@ fn device(path: &Path, name: &str) -> KernelDevice {
         board: line(&path.join("hca_type")),
         firmware: line(&path.join("fw_ver")),
         numa_node: line(&path.join("device/numa_node")),
+        local_cores: line(&path.join("device/local_cpulist")),
         ports: names_in(&ports).unwrap_or_default().into_iter().map(port).collect(),
     }
 }
@@ -285,7 +313,7 @@ mod tests {
         sysfs.write("mlx5_0/ports/1/link_layer", "InfiniBand\n");
         sysfs.write("mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n");
         sysfs.write("mlx5_0/ports/1/gids/0", "fec0:0000:0000:0001:0200:00ff:fe00:0007\n");
-        fs::create_dir_all(sysfs.0.join("mlx5_0/device")).unwrap();
+        sysfs.write("mlx5_0/device/local_cpulist", "0-2,7\n");
         symlink("../../drivers/mlx5_core", sysfs.0.join("mlx5_0/device/driver")).unwrap();
         sysfs.write("rxe0/hca_type", "");
         let (devices, tried) = devices_under(&sysfs.0);
@@ -300,6 +328,11 @@ mod tests {
         assert_eq!(devices[0].driver(), CONNECTX_DRIVER);
         assert_eq!(devices[0].subnet(), Some("fec0:0000:0000:0001"));
         assert_eq!(devices[1].subnet(), None);
+        assert_eq!(
+            (devices[0].local_cores(), devices[0].local_cores_text()),
+            (vec![0, 1, 2, 7], "0-2,7")
+        );
+        assert!(devices[1].local_cores().is_empty());
     }
 
     #[test]

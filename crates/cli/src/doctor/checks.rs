@@ -37,9 +37,7 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let devices = hardware::devices().0;
     findings.extend(network::all(settings, limit(&limits, "Max locked memory"), &devices));
     findings.push(memory_limit(os::cgroup::memory_limit_bytes(), settings));
-    // Rings are shared memory, which the other file beside it says nothing of.
-    let transparent = read("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-    findings.push(huge_pages(&transparent, &read("/proc/meminfo")));
+    findings.push(huge_pages(Path::new("/")));
     findings.push(clock(&read("/sys/devices/system/clocksource/clocksource0/current_clocksource")));
     let nic = nic::describe(&nic::selected(settings));
     let mapping_bytes = nic.as_ref().map_or(0, |description| description.mapping_bytes);
@@ -205,7 +203,12 @@ fn memory_limit(limit_bytes: Option<u64>, settings: &Settings) -> Finding {
     Finding::fine("memory limit", found)
 }
 
-fn huge_pages(transparent: &str, meminfo: &str) -> Finding {
+/// Of the machine whose `sys` and `proc` are below `root`.
+fn huge_pages(root: &Path) -> Finding {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    // Rings are shared memory, which `enabled` beside it says nothing of.
+    let transparent = read("sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let meminfo = read("proc/meminfo");
     let chosen = transparent.split(['[', ']']).nth(1).unwrap_or("unknown");
     let free = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
     let free: u64 = free.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
@@ -374,10 +377,22 @@ mod tests {
 
     #[test]
     fn settings_of_the_machine_are_read_as_the_kernel_writes_them() {
-        let shared = "always within_size advise [never] deny force";
-        assert_eq!(huge_pages(shared, "HugePages_Free:        0\n").verdict, Verdict::Note);
-        assert_eq!(huge_pages(shared, "HugePages_Free:       12\n").verdict, Verdict::Fine);
-        assert_eq!(huge_pages("always within_size [advise] never", "").verdict, Verdict::Fine);
+        let root = std::env::temp_dir().join(format!("copyrpc-doctor-{}", std::process::id()));
+        let pages = root.join("sys/kernel/mm/transparent_hugepage");
+        fs::create_dir_all(&pages).unwrap();
+        fs::create_dir_all(root.join("proc")).unwrap();
+        // Of memory that no ring is in.
+        fs::write(pages.join("enabled"), "[always] madvise never\n").unwrap();
+        let found = |shared: &str, free: &str| {
+            fs::write(pages.join("shmem_enabled"), shared).unwrap();
+            fs::write(root.join("proc/meminfo"), format!("HugePages_Free: {free}\n")).unwrap();
+            huge_pages(&root).verdict
+        };
+        let none = "always within_size advise [never] deny force\n";
+        assert_eq!(found(none, "       0"), Verdict::Note);
+        assert_eq!(found(none, "      12"), Verdict::Fine);
+        assert_eq!(found("always within_size [advise] never", "0"), Verdict::Fine);
+        fs::remove_dir_all(&root).unwrap();
         assert_eq!(clock("tsc").verdict, Verdict::Fine);
         assert_eq!(clock("hpet").verdict, Verdict::Note);
     }

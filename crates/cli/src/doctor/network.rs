@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::ErrorKind,
+    io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket},
     path::Path,
     time::Duration,
@@ -49,6 +49,10 @@ pub(super) fn all(
         findings.extend(choice(devices, is_chosen));
         let class = [&SERVICE_LEVEL, &TRAFFIC_CLASS].map(|knob| settings.number(knob));
         findings.extend(lossless(devices, class));
+        let used = used(devices, &name, &nic::device_of(settings));
+        findings.extend(
+            used.and_then(|device| far(device, &os::affinity::allowed_cores().unwrap_or_default())),
+        );
     }
     findings.extend(ports(devices));
     findings
@@ -137,11 +141,10 @@ fn heartbeats(address: &str) -> Option<Finding> {
     Some(answered(place))
 }
 
-/// A port of UDP that no process has is refused by the kernel of its host.
+/// Daemons listen at other ports, which they tell each other. Whoever has no process at this one refuses it.
 fn answered(place: SocketAddr) -> Finding {
     const TRIES: usize = 3;
     const WAIT: Duration = Duration::from_millis(400);
-    let what = "heartbeats";
     let any: SocketAddr = match place.ip() {
         IpAddr::V4(_) => ([0; 4], 0).into(),
         IpAddr::V6(_) => ([0u16; 8], 0).into(),
@@ -153,20 +156,35 @@ fn answered(place: SocketAddr) -> Finding {
         socket.send(&[])?;
         socket.recv(&mut [0])
     };
-    for _ in 0..TRIES {
-        match ask() {
-            Ok(_) => return Finding::fine(what, format!("{place} answers UDP")),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                let found =
-                    format!("UDP to {place} is refused, as by a host where no process listens yet");
-                return Finding::fine(what, found);
-            }
-            Err(_) => {}
+    let told = (0..TRIES).find_map(|_| match ask() {
+        Ok(_) => Some(Ok(())),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        Err(error) => Some(Err(error)),
+    });
+    datagrams(place, told)
+}
+
+/// What came back of datagrams to a place: `None` is nothing.
+fn datagrams(place: SocketAddr, told: Option<io::Result<()>>) -> Finding {
+    let what = "heartbeats";
+    let remedy = "daemons see by UDP that others live: a firewall that drops or rejects it between the hosts makes \
+                  peers come and go; one that drops ICMP alone does no harm";
+    match told {
+        Some(Ok(())) => Finding::fine(what, format!("{place} answers UDP")),
+        // Of a closed port, and of a firewall that rejects by its default.
+        Some(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+            let found = format!(
+                "UDP reaches {place} and is refused there: no process has the port, or a firewall rejects it; that \
+                 a daemon answers is shown by `copyrpc ping RANK`, once it runs"
+            );
+            Finding::fine(what, found)
         }
+        Some(Err(error)) => {
+            let found = format!("UDP to {place} is rejected on its way: {error}");
+            Finding::note(what, found, remedy)
+        }
+        None => Finding::note(what, format!("nothing comes back from {place} by UDP"), remedy),
     }
-    let remedy = "daemons see by UDP that others live: a firewall that drops it between the hosts makes peers come \
-                  and go; one that drops ICMP alone does no harm";
-    Finding::note(what, format!("nothing comes back from {place} by UDP"), remedy)
 }
 
 /// Whether one thread's share of the ranks fits what the NIC has.
@@ -223,6 +241,28 @@ fn choice(devices: &[KernelDevice], is_chosen: bool) -> Option<Finding> {
     }
     let remedy = "the first is taken, which may be another one on other nodes: name it by COPYRPC_NIC_DEVICE";
     Some(Finding::note("device", format!("{} have a port that is up", up.join(", ")), remedy))
+}
+
+/// The device that a daemon takes: the one that is named, or the first that is up.
+fn used<'a>(devices: &'a [KernelDevice], nic: &str, device: &str) -> Option<&'a KernelDevice> {
+    let named = devices.iter().find(|it| it.name() == device || it.name() == nic);
+    named.or_else(|| devices.iter().find(|device| device.is_up()))
+}
+
+/// A device whose PCIe slot is of another processor than the cores that a daemon may run on.
+fn far(device: &KernelDevice, allowed: &[usize]) -> Option<Finding> {
+    let local = device.local_cores();
+    if local.is_empty() || allowed.iter().any(|core| local.contains(core)) {
+        return None;
+    }
+    let (name, node) = (device.name(), device.numa_node());
+    let found = format!("{name} is at NUMA node {node}, of which this process may use no core");
+    let remedy = format!(
+        "each doorbell and each completion crosses the processors: run the daemon on cores {} (`taskset`, \
+         `numactl`, the launcher's binding), or name a device near its cores by COPYRPC_NIC_DEVICE",
+        device.local_cores_text()
+    );
+    Some(Finding::note("device", found, remedy))
 }
 
 /// RoCE loses packets of a class that the network does not pause or mark for.
@@ -309,7 +349,14 @@ mod tests {
         let away = answered(place);
         assert!(away.verdict == Verdict::Note && away.remedy.contains("firewall"), "{away:?}");
         drop(silent);
-        assert_eq!(answered(place).verdict, Verdict::Fine, "a kernel refuses");
+        let refused = answered(place);
+        assert_eq!(refused.verdict, Verdict::Fine, "a kernel refuses");
+        assert!(refused.found.contains("no process has the port, or a firewall"), "{refused:?}");
+        assert_eq!(datagrams(place, Some(Ok(()))).found, format!("{place} answers UDP"));
+        // A firewall that says "prohibited".
+        let prohibited = Some(Err(ErrorKind::HostUnreachable.into()));
+        let rejected = datagrams(place, prohibited);
+        assert!(rejected.verdict == Verdict::Note && rejected.found.contains("rejected"));
         let own = roce(Ipv4Addr::LOCALHOST);
         assert!(own.verdict == Verdict::Fine && own.found.contains("4791"), "{own:?}");
         let other = roce(Ipv4Addr::new(192, 0, 2, 1));
@@ -335,6 +382,21 @@ mod tests {
             found.verdict == Verdict::Fails && found.remedy.contains("COPYRPC_THREADS"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn a_device_of_another_processor_is_told_with_the_cores_that_are_near() {
+        let device = KernelDevice::for_tests("mlx5_0", "ACTIVE", "InfiniBand");
+        let near = device.clone().near("0-3,8");
+        assert!(far(&device, &[0]).is_none(), "a machine without NUMA");
+        assert!(far(&near, &[3, 4]).is_none() && far(&near, &[8]).is_none());
+        let found = far(&near, &[4, 7]).unwrap();
+        assert!(found.verdict == Verdict::Note && found.remedy.contains("cores 0-3,8"));
+        let idle = KernelDevice::for_tests("mlx5_9", "DOWN", "InfiniBand");
+        let both = [idle, near];
+        assert_eq!(used(&both, "auto", "").unwrap().name(), "mlx5_0");
+        assert_eq!(used(&both, "mlx5", "mlx5_9").unwrap().name(), "mlx5_9");
+        assert_eq!(used(&both, "mlx5_9", "").unwrap().name(), "mlx5_9");
     }
 
     #[test]

@@ -115,3 +115,27 @@ impl PeerTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before that a request waits for the NIC's next try, and the connection may break.
+    #[test]
+    fn a_peer_is_called_once_it_is_up_there_too() {
+        let fabric = format!("daemon-peers-{}", std::process::id());
+        let nic = softnic::open(&softnic::Config { fabric, ..softnic::Config::default() }).unwrap();
+        let mut worker = rpc::Worker::open(nic, rpc::Config::default(), 0).unwrap();
+        let (peer, _) = worker.invite().unwrap();
+        let mut table = PeerTable::new(2);
+        table.open(1);
+        assert_eq!((table.get(1), table.up()), (None, 0), "it is not up here");
+        table.insert(1, peer);
+        assert_eq!((table.get(1), table.up(), table.rank_of(peer)), (None, 0, Some(1)));
+        table.open(1);
+        table.open(1);
+        assert_eq!((table.get(1), table.up()), (Some(peer), 1));
+        table.remove(1);
+        assert_eq!((table.get(1), table.up(), table.rank_of(peer)), (None, 0, None));
+    }
+}

@@ -226,24 +226,43 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use verbs::PathClass;
+
+    /// A peer on RoCE.
+    fn remote(from: [u8; 16], gid: [u8; 16], config: &crate::erpc::Config) -> Option<Remote> {
+        let from = Gid::new(from);
+        let route = GidRoute { gid: from, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        let own = AddressVector::new(PortRoute::Gid(route));
+        let host = management::HostName::new("n").unwrap();
+        let route = management::DatagramRoute { lid: 0, qpn: 7, gid, takes_pings: false };
+        let end = SessionEnd { host, udp_port: 1, rpc_id: 0, session: 0, route };
+        Remote::new(end, &own, config)
+    }
 
     /// Rule E5.6.
     #[test]
     fn no_way_leads_from_a_gid_to_one_of_the_other_kind() {
         let ipv4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1];
         let link_local = core::array::from_fn(|at| if at == 0 { 0xfe } else { 0x80 });
-        let config = crate::erpc::Config::default();
         let way = |from: [u8; 16], gid: [u8; 16]| {
-            let from = Gid::new(from);
-            let route = GidRoute { gid: from, hop_limit: 64, traffic_class: 0, flow_label: 0 };
-            let own = AddressVector::new(PortRoute::Gid(route));
-            let host = management::HostName::new("n").unwrap();
-            let route = management::DatagramRoute { lid: 0, qpn: 7, gid, takes_pings: false };
-            let end = SessionEnd { host, udp_port: 1, rpc_id: 0, session: 0, route };
-            Remote::new(end, &own, &config).is_some()
+            remote(from, gid, &crate::erpc::Config::default()).is_some()
         };
         assert!(way(ipv4, ipv4) && way(link_local, link_local));
         assert!(!way(ipv4, link_local) && !way(link_local, ipv4));
+    }
+
+    #[test]
+    fn packets_have_the_class_that_is_set_and_may_cross_routers() {
+        let class = PathClass { service_level: Some(3), traffic_class: Some(106) };
+        let config = crate::erpc::Config { class, ..crate::erpc::Config::default() };
+        let gid = [7; 16];
+        let Destination::Ud { to, .. } = remote(gid, gid, &config).unwrap().destination else {
+            panic!("no datagrams");
+        };
+        let route =
+            GidRoute { gid: Gid::new(gid), hop_limit: 64, traffic_class: 106, flow_label: 0 };
+        let route = PortRoute::Gid(route);
+        assert_eq!(to.address, AddressVector { route, service_level: 3 });
     }
 
     #[test]

@@ -179,8 +179,7 @@ impl<N: Nic> Client<N> {
         if self.server.is_some() || self.is_closed {
             return Err(ConnectError::NotNew);
         }
-        let mut contact = Contact::parse(theirs)?;
-        self.config.class.apply(&mut contact.endpoint.address);
+        let contact = Contact::peer(theirs, self.config.class)?;
         let theirs = contact.block_bytes;
         let max = self.config.block_bytes_max;
         if theirs > max || theirs as usize != self.block_bytes || contact.slots != self.slots {

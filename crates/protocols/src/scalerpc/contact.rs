@@ -1,7 +1,8 @@
 //! The messages of a client and a server before they connect.
 
 use verbs::{
-    AddressVector, Gid, GidRoute, Lid, Mtu, PortRoute, Psn, QpAddress, Qpn, RemoteSlice, Rkey,
+    AddressVector, Gid, GidRoute, Lid, Mtu, PathClass, PortRoute, Psn, QpAddress, Qpn, RemoteSlice,
+    Rkey,
 };
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -126,7 +127,14 @@ impl Contact {
         Invitation(zerocopy::transmute!(bytes))
     }
 
-    pub(crate) fn parse(invitation: &Invitation) -> Result<Self, ContactError> {
+    /// The peer that invites, and the way to it in this class.
+    pub(crate) fn peer(theirs: &Invitation, class: PathClass) -> Result<Self, ContactError> {
+        let mut contact = Self::parse(theirs)?;
+        class.apply(&mut contact.endpoint.address);
+        Ok(contact)
+    }
+
+    fn parse(invitation: &Invitation) -> Result<Self, ContactError> {
         let bytes: Bytes = zerocopy::transmute!(invitation.0);
         if bytes.magic.get() != MAGIC {
             return Err(ContactError::Field("magic"));
@@ -182,26 +190,42 @@ impl Contact {
 mod tests {
     use super::*;
 
+    fn contact(route: PortRoute) -> Contact {
+        Contact {
+            endpoint: QpAddress {
+                address: AddressVector { route, service_level: 2 },
+                qpn: Qpn::new(0x1234).unwrap(),
+            },
+            psn: Psn::new(77).unwrap(),
+            mtu: Mtu::B2048,
+            reads_max: 7,
+            blocks: RemoteSlice { addr: 1 << 50, rkey: Rkey::new(5) },
+            entry: RemoteSlice { addr: 1 << 51, rkey: Rkey::new(6) },
+            block_bytes: 4096,
+            zones: 60,
+            slots: 8,
+            is_polling: true,
+        }
+    }
+
+    #[test]
+    fn the_way_to_a_peer_has_the_class_that_is_set() {
+        let gid =
+            GidRoute { gid: Gid::new([7; 16]), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        let way = |class| Contact::peer(&contact(PortRoute::Gid(gid)).invitation(), class);
+        let address = |class| way(class).unwrap().endpoint.address;
+        let class = PathClass { service_level: Some(3), traffic_class: Some(106) };
+        let route = PortRoute::Gid(GidRoute { traffic_class: 106, ..gid });
+        assert_eq!(address(class), AddressVector { route, service_level: 3 });
+        assert_eq!(address(PathClass::default()).service_level, 2, "as the peer says");
+    }
+
     #[test]
     fn a_contact_survives_its_bytes_and_wrong_bytes_say_what_is_wrong() {
         let gid =
             GidRoute { gid: Gid::new([7; 16]), hop_limit: 64, traffic_class: 0, flow_label: 0 };
         for route in [PortRoute::Lid(Lid::new(9)), PortRoute::Gid(gid)] {
-            let contact = Contact {
-                endpoint: QpAddress {
-                    address: AddressVector { route, service_level: 2 },
-                    qpn: Qpn::new(0x1234).unwrap(),
-                },
-                psn: Psn::new(77).unwrap(),
-                mtu: Mtu::B2048,
-                reads_max: 7,
-                blocks: RemoteSlice { addr: 1 << 50, rkey: Rkey::new(5) },
-                entry: RemoteSlice { addr: 1 << 51, rkey: Rkey::new(6) },
-                block_bytes: 4096,
-                zones: 60,
-                slots: 8,
-                is_polling: true,
-            };
+            let contact = contact(route);
             assert_eq!(Contact::parse(&contact.invitation()), Ok(contact));
             let wrong = Contact { slots: 65, ..contact }.invitation();
             assert_eq!(Contact::parse(&wrong), Err(ContactError::Field("number of slots")));

@@ -413,3 +413,14 @@ fn datagrams_have_a_global_route_header_where_the_port_needs_one() {
     until(&mut [&mut client, &mut server], |nodes| nodes[0].program.ended.len() == 1);
     assert_eq!(client.program.ended[&0], (Status::Ok, body(0, 5000)));
 }
+
+/// Rule E1.5.
+#[test]
+fn immediate_data_of_the_original_is_taken_and_not_looked_at() {
+    let (mut client, mut server, session) = pair(config());
+    client.loss.has_immediate.set(true);
+    server.loss.has_immediate.set(true);
+    client.call(session, ECHO, &body(0, 5000)).unwrap();
+    until(&mut [&mut client, &mut server], |nodes| nodes[0].program.ended.len() == 1);
+    assert_eq!(client.program.ended[&0], (Status::Ok, body(0, 5000)));
+}

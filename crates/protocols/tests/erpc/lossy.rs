@@ -3,7 +3,7 @@
 use std::{cell::Cell, rc::Rc};
 
 use conformance::wrapped::{Hooks, Wrapped};
-use verbs::{Access, Destination, PostSendError, QKey, SendRequest};
+use verbs::{Access, Destination, Op, PostSendError, QKey, SendRequest};
 
 /// How much is lost, and how much has been.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub(crate) struct Loss {
     /// Of ten million datagrams.
     pub(crate) per_ten_million: Cell<u64>,
     pub(crate) lost: Cell<u64>,
+    /// Datagrams have immediate data, as those of the original.
+    pub(crate) has_immediate: Cell<bool>,
     random: Cell<u64>,
 }
 
@@ -43,12 +45,18 @@ impl Hooks for Losing {
         request: &SendRequest<'_>,
         inner: impl FnOnce(&SendRequest<'_>) -> Result<u16, PostSendError>,
     ) -> Result<u16, PostSendError> {
+        let mut request = *request;
+        if let Op::Send { imm, .. } = &mut request.op
+            && self.loss.has_immediate.get()
+        {
+            *imm = Some(0);
+        }
         match request.to {
             Some(Destination::Ud { to, qkey }) if self.loss.is_next_lost() => {
                 let wrong = Destination::Ud { to: *to, qkey: QKey::new(qkey.get() ^ 1) };
-                inner(&SendRequest { to: Some(&wrong), ..*request })
+                inner(&SendRequest { to: Some(&wrong), ..request })
             }
-            _ => inner(request),
+            _ => inner(&request),
         }
     }
 }

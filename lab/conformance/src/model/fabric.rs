@@ -391,9 +391,11 @@ impl Fabric {
         if len == 0 {
             return self.after_write(peer, imm, kind, flags, 0);
         }
-        let is_open = is_lax || rights.contains(right);
-        let found = self.region(at.rkey.get(), pd, at.addr, len, right);
-        let Some(bytes) = found.filter(|_| is_open) else {
+        if !is_lax && !rights.contains(right) {
+            // IBTA 9.7.4.1, as soft-RoCE does; the software NIC and others say "remote access error".
+            return self.deny(peer, WcStatus::RemoteInvalidRequest);
+        }
+        let Some(bytes) = self.region(at.rkey.get(), pd, at.addr, len, right) else {
             return self.deny(peer, WcStatus::RemoteAccess);
         };
         match action {

@@ -184,7 +184,8 @@ impl Nic for Model {
             gid: verbs::Gid::default(),
             gid_index: 0,
             pkey_index: 0,
-            mtu: Mtu::B4096,
+            // Datagrams do not heed it, as those of adapters.
+            mtu: Mtu::B1024,
         }
     }
 

@@ -80,8 +80,7 @@ impl<N: Nic> Server<N> {
     ///
     /// [`ConnectError`]; nothing is left behind.
     pub fn accept(&mut self, theirs: &Invitation) -> Result<(ClientId, Invitation), ConnectError> {
-        let mut contact = Contact::parse(theirs)?;
-        self.config.class.apply(&mut contact.endpoint.address);
+        let contact = Contact::peer(theirs, self.config.class)?;
         if contact.block_bytes != self.config.block_bytes || contact.slots != self.config.slots {
             let theirs = contact.block_bytes;
             let max = self.config.block_bytes;
