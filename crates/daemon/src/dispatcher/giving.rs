@@ -11,7 +11,8 @@ use crate::{
     client_port::{ClientPort, Replies as _},
     dispatcher::{
         Answer, Dispatcher, Returned,
-        long_bodies::{PIECE_BYTES, Recipient},
+        long_bodies::Recipient,
+        pieces::PIECE_BYTES,
         provider_calls::{ProviderCall, Server},
         said::not_executed,
     },

@@ -10,6 +10,7 @@
 //! | [`Services`] | functions and providers of this node |
 //! | [`ProviderCalls`] | requests that a provider or another thread is to answer, or whose answers are long |
 //! | [`RequestCopies`] | what this turn may copy of long requests to other nodes, which are among the calls that wait |
+//! | [`Mover`] | the one way on which pieces of long bodies are copied |
 //! | [`LongBodies`] | long answers, and long requests for this node, that are copied in pieces |
 
 mod answer_room;
@@ -25,6 +26,7 @@ mod outgoing;
 mod passing;
 mod peers;
 mod pending_calls;
+mod pieces;
 mod provider_calls;
 mod reply_hold;
 mod report;
@@ -48,6 +50,7 @@ use long_requests::RequestCopies;
 use os::clock::duration_ns;
 use peers::PeerTable;
 use pending_calls::{PendingCall, PendingCalls};
+use pieces::Mover;
 use provider_calls::ProviderCalls;
 use rpc::{CloseReason, PeerId, Status, Worker};
 pub(crate) use said::{mark_service, not_executed};
@@ -75,9 +78,6 @@ enum ReplyTo<P: ClientPort> {
     /// Its client is gone.
     Nobody,
 }
-
-/// Bytes that are copied at a time: both sides of the copy stay in the first cache.
-const STRIP_BYTES: usize = 16 << 10;
 
 /// The answer to a client's request.
 enum Answer {
@@ -151,8 +151,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     request_copies: RequestCopies,
     /// Peers whose connection broke, and why, until they are disconnected.
     broken: Vec<(u32, CloseReason)>,
-    /// Bytes of long bodies that were copied here.
-    pub(super) copied_bytes: u64,
+    pub(crate) mover: Mover,
     /// Requests that were answered at once when clients asked for something last.
     answered_inline: u64,
     call_timeout_ns: u64,
@@ -254,7 +253,7 @@ impl<P: ClientPort> Dispatcher<P> {
             long_bodies: LongBodies::default(),
             request_copies: RequestCopies::default(),
             broken: Vec::new(),
-            copied_bytes: 0,
+            mover: Mover::default(),
             answered_inline: 0,
             call_timeout_ns: duration_ns(call_timeout),
             departures: Departures::default(),

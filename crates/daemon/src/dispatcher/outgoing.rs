@@ -16,7 +16,7 @@ use crate::{
     dispatcher::{
         Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned,
         departures::tag_of,
-        long_bodies::PIECE_BYTES,
+        pieces::PIECE_BYTES,
         said::not_executed,
         shares::Charge,
         waiting::{Body, Waiting},
@@ -396,12 +396,12 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         let ReplyTo::Client(to) = call.reply_to else { return };
         // If this panics, the part is missing.
         let was_torn = core::mem::replace(&mut call.is_torn, true);
-        let is_put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
+        let put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
             // There is room for the whole piece.
             let _ = piece.put_to(answer);
         });
-        call.is_torn = was_torn || !is_put;
-        dispatcher.copied_bytes += piece.range().len() as u64;
+        call.is_torn = was_torn || put.is_err();
+        dispatcher.mover.copied_bytes += piece.range().len() as u64;
     }
 
     fn response_in_pieces(&mut self, _: &mut Worker<N>, cookie: u64, len_bytes: usize) {

@@ -9,7 +9,8 @@ use crate::{
     client_port::ClientPort,
     dispatcher::{
         Dispatcher, Outgoing, ReplyTo, Returned, Scratch,
-        long_bodies::{PIECE_BYTES, Recipient},
+        long_bodies::Recipient,
+        pieces::PIECE_BYTES,
         said::{mark_service, not_executed},
         shares::Charge,
     },
