@@ -35,7 +35,7 @@ use crate::{
     dispatcher::{
         Dispatcher,
         pieces::{MovingBody, PIECE_BYTES, Place, Progress, put_message},
-        provider_calls::ProviderCall,
+        provider_calls::{ProviderCall, Server},
         said::not_executed,
     },
     fair_queue::{FairQueue, QUANTUM_BYTES},
@@ -43,6 +43,7 @@ use crate::{
     members::Poll,
     metrics::{Counter, Timing},
     request::Caller,
+    services::QueuedRequest,
     source::{LeftBody, PrivateMemory, PrivateShare, Source},
 };
 
@@ -257,13 +258,9 @@ impl<P: ClientPort> Dispatcher<P> {
                 self.release(replies, worker, source, &recipient);
             }
             Recipient::Thread { service, rank, method } => {
-                let asked = self.ask_thread_or_queue(
-                    (key, caller),
-                    service,
-                    (rank, method),
-                    gathered.into(),
-                );
-                if let Err(status) = asked {
+                let body = Source::Private(gathered.into());
+                let request = QueuedRequest { key, caller, service, rank, method, body };
+                if let Err(status) = self.hand_on(Server::Thread, request) {
                     let said = not_executed(status);
                     self.end_provider_call(replies, worker, key, status, said);
                 }

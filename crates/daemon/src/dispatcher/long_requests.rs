@@ -96,15 +96,12 @@ impl<P: ClientPort> Dispatcher<P> {
             return self.serve_admitted(worker, from, route, &request, replies, answer);
         }
         if route != Route::There {
-            return self.serve_left_here(request, replies);
+            return self.serve_long(replies, request).into();
         }
         let call = self.outgoing(from, &request);
         let long = LongRequest::new(left(), None);
         let reply_to = ReplyTo::Client(from);
-        match self.call_long_or_wait(worker, request.rank, (reply_to, call), long, replies) {
-            Ok(()) => Answer::Later,
-            Err(Returned { status, .. }) => Answer::Refused(status),
-        }
+        self.call_long_or_wait(worker, request.rank, (reply_to, call), long, replies).into()
     }
 
     /// Whether a request is copied as a whole: it is short and need not wait for others, or a function, or the daemon,

@@ -111,6 +111,16 @@ struct Returned<R> {
     reply_to: R,
 }
 
+impl<R> From<Result<(), Returned<R>>> for Answer {
+    #[inline]
+    fn from(handed: Result<(), Returned<R>>) -> Self {
+        match handed {
+            Ok(()) => Self::Later,
+            Err(Returned { status, .. }) => Self::Refused(status),
+        }
+    }
+}
+
 /// Numbers that the clients of one thread may have.
 const CLIENT_NUMBERS: u32 = 4096;
 

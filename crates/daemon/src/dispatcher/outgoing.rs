@@ -21,6 +21,7 @@ use crate::{
         shares::Charge,
         waiting::{Body, Waiting},
     },
+    fair_queue::NextTurn,
     metrics::{Counter, Phase, Timing},
     request::Request,
     source::copied,
@@ -37,10 +38,7 @@ impl<P: ClientPort> Dispatcher<P> {
         request: &Request<'_, P>,
     ) -> Answer {
         let (call, payload) = (self.outgoing(reply_to, request), request.body.private());
-        match self.call_or_wait(worker, request.rank, ReplyTo::Client(reply_to), call, payload) {
-            Ok(()) => Answer::Later,
-            Err(Returned { status, .. }) => Answer::Refused(status),
-        }
+        self.call_or_wait(worker, request.rank, ReplyTo::Client(reply_to), call, payload).into()
     }
 
     #[inline]
@@ -124,7 +122,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let mut refusals = self.waiting.clients(rank);
         while let Some((trial, waiting)) = self.waiting.next(rank) {
             if self.is_to_be_copied_later(&waiting) {
-                self.waiting.put_back(rank, trial, waiting, true);
+                self.waiting.put_back(rank, trial, waiting, NextTurn::Own);
                 return self.waiting.mark_copying(rank);
             }
             let Waiting { reply_to, call, mut body } = waiting;
@@ -142,7 +140,12 @@ impl<P: ClientPort> Dispatcher<P> {
                     if matches!(&body, Body::Long(request) if request.is_under_way()) {
                         self.waiting.mark_copying(rank);
                     }
-                    self.waiting.put_back(rank, trial, Waiting { reply_to, call, body }, false);
+                    self.waiting.put_back(
+                        rank,
+                        trial,
+                        Waiting { reply_to, call, body },
+                        NextTurn::Others,
+                    );
                     refusals = refusals.saturating_sub(1);
                     if refusals == 0 || self.waiting.is_blocked(rank) {
                         return;

@@ -9,7 +9,7 @@ use rpc::{PartialCall, Status};
 use crate::{
     client_port::{ClientPort, ClientTag},
     dispatcher::{Outgoing, ReplyTo, pieces::MovingBody},
-    fair_queue::FairQueue,
+    fair_queue::{FairQueue, NextTurn},
     limits::{CallerId, ENTRY_BYTES, Held, Wheel},
     source::{PrivateMemory, PrivateShare, Source},
 };
@@ -200,7 +200,7 @@ impl<P: ClientPort> WaitQueues<P> {
     ) -> Result<(), Waiting<P>> {
         let (client, deadline_ns) = (waiting.call.client, waiting.call.deadline_ns);
         let bytes = waiting.body.held_bytes() + ENTRY_BYTES;
-        if !held.admit(CallerId::Client(client), bytes) {
+        if held.admit(CallerId::Client(client), bytes).is_err() {
             return Err(waiting);
         }
         let entry = Entry { rank, bytes, client, waiting: Some(waiting) };
@@ -251,22 +251,22 @@ impl<P: ClientPort> WaitQueues<P> {
         held.release(CallerId::Client(trial.client), trial.bytes);
     }
 
-    /// The call that was tried waits on: before those of others if the peer is blocked or it keeps its turn, else
-    /// behind one of each.
+    /// The call that was tried waits on: before those of others if it keeps its turn or the peer is blocked, else behind
+    /// one of each.
     pub(super) fn put_back(
         &mut self,
         rank: u32,
         trial: Trial,
         waiting: Waiting<P>,
-        keeps_turn: bool,
+        next: NextTurn,
     ) {
         let Trial { key, bytes, client } = trial;
         if let Some(entry) = self.entries.get_mut(key) {
             entry.waiting = Some(waiting);
         }
         let queue = &mut self.queues[rank as usize];
-        let loses_turn = !queue.is_blocked && !keeps_turn;
-        queue.calls.put_back(client, bytes, key, loses_turn);
+        let next = if queue.is_blocked { NextTurn::Own } else { next };
+        queue.calls.put_back(client, bytes, key, next);
         self.list(rank);
     }
 
