@@ -56,7 +56,7 @@ use rpc::{CloseReason, PeerId, Status, Worker};
 pub(crate) use said::{mark_service, not_executed};
 use shares::Shares;
 use verbs::Nic;
-use waiting::WaitQueues;
+use waiting::{WaitQueues, Waiting};
 
 use crate::{
     admission::{Admission, Refusal, Route},
@@ -329,10 +329,15 @@ impl<P: ClientPort> Dispatcher<P> {
         self.peers.remove(rank);
         self.broken.retain(|(broken, _)| *broken != rank);
         let status = self.peers.absence(rank, self.now_ns);
-        for waiting in self.waiting.take_all(&mut self.held, rank) {
+        let waiting = self.waiting.take_all(&mut self.held, rank);
+        self.end_waiting(replies, waiting, status);
+    }
+
+    /// Ends calls that waited, and that no one else was told of.
+    fn end_waiting(&mut self, replies: &mut P::Replies, ended: Vec<Waiting<P>>, status: Status) {
+        for Waiting { reply_to, call, .. } in ended {
             self.count_end(status);
-            let taken_ns = waiting.call.taken_ns;
-            self.answer(replies, waiting.reply_to, status, not_executed(status), taken_ns);
+            self.answer(replies, reply_to, status, not_executed(status), call.taken_ns);
         }
     }
 
@@ -517,12 +522,8 @@ impl<P: ClientPort> Dispatcher<P> {
             self.tally.add(Counter::Deadlines, 1);
             self.cancel_provider_call(replies, worker, key, Status::DeadlineExceeded);
         }
-        for waiting in self.waiting.take_late(&mut self.held, self.now_ns) {
-            self.tally.add(Counter::Deadlines, 1);
-            let taken_ns = waiting.call.taken_ns;
-            let (status, said) = (Status::DeadlineExceeded, not_executed(Status::DeadlineExceeded));
-            self.answer(replies, waiting.reply_to, status, said, taken_ns);
-        }
+        let late = self.waiting.take_late(&mut self.held, self.now_ns);
+        self.end_waiting(replies, late, Status::DeadlineExceeded);
     }
 
     /// Bytes that are held for others.
