@@ -26,6 +26,10 @@ pub struct ClientRequest<'a, P: ClientPort + ?Sized> {
     pub replies: &'a mut P::Replies,
 }
 
+/// A part of a message was not copied: its client is gone, or there is no memory for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotCopied;
+
 /// Answers requests of clients by their addresses.
 pub trait Replies {
     /// The address of an answer.
@@ -50,27 +54,38 @@ pub trait Replies {
     }
 
     /// Puts a part of an answer of `len_bytes` that [takes parts](Self::takes_parts) where the client will read it.
-    /// The answer is still to be given. Returns whether it was put: if not, there is no memory for it, or the
-    /// client is gone.
+    /// The answer is still to be given.
+    ///
+    /// # Errors
+    ///
+    /// [`NotCopied`]: there is no memory for it, or the client is gone.
     fn put_part(
         &mut self,
         to: Self::ReplyTo,
         len_bytes: usize,
         part: Range<usize>,
         fill: impl FnOnce(&mut Filler<'_>),
-    ) -> bool {
+    ) -> Result<(), NotCopied> {
         let _ = (to, len_bytes, part, fill);
-        false
+        Err(NotCopied)
     }
 
     /// Answers with a body all of whose parts were put.
     fn reply_stored(&mut self, to: Self::ReplyTo, len_bytes: usize);
 
     /// Appends a copy of a part of a request that was [left](TakenBytes::Left) with its client and is not answered.
-    /// Returns whether it did: if not, the client is gone.
-    fn read_left(&mut self, from: Self::ReplyTo, part: Range<usize>, to: &mut Vec<u8>) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// [`NotCopied`]: the client is gone.
+    fn read_left(
+        &mut self,
+        from: Self::ReplyTo,
+        part: Range<usize>,
+        to: &mut Vec<u8>,
+    ) -> Result<(), NotCopied> {
         let _ = (from, part, to);
-        false
+        Err(NotCopied)
     }
 
     /// Lends such a part; `None`: it is to be [read](Self::read_left).
@@ -289,8 +304,8 @@ impl Replies for ipc::Replies {
         len_bytes: usize,
         part: Range<usize>,
         fill: impl FnOnce(&mut Filler<'_>),
-    ) -> bool {
-        Self::put_part(self, to, len_bytes, part, fill).is_ok()
+    ) -> Result<(), NotCopied> {
+        Self::put_part(self, to, len_bytes, part, fill).map_err(|_| NotCopied)
     }
 
     fn reply_stored(&mut self, to: ipc::RequestId, len_bytes: usize) {
@@ -298,8 +313,13 @@ impl Replies for ipc::Replies {
         let _ = Self::reply_stored(self, to, len_bytes);
     }
 
-    fn read_left(&mut self, from: ipc::RequestId, part: Range<usize>, to: &mut Vec<u8>) -> bool {
-        Self::read_left(self, from, part, to)
+    fn read_left(
+        &mut self,
+        from: ipc::RequestId,
+        part: Range<usize>,
+        to: &mut Vec<u8>,
+    ) -> Result<(), NotCopied> {
+        Self::read_left(self, from, part, to).map_err(|_| NotCopied)
     }
 
     fn lend_left(&mut self, from: ipc::RequestId, part: Range<usize>) -> Option<LentBytes<'_>> {

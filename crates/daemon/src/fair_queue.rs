@@ -5,6 +5,15 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes that a caller may take in one turn of all.
 pub(crate) const QUANTUM_BYTES: usize = 2 << 10;
 
+/// The turn of a caller whose item is put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextTurn {
+    /// Its item is next.
+    Own,
+    /// Those of the others are next.
+    Others,
+}
+
 /// What one caller has in the queue.
 #[derive(Debug)]
 struct Lane<T> {
@@ -111,8 +120,8 @@ impl<C: Copy + Ord, T> FairQueue<C, T> {
         }
     }
 
-    /// Puts back what was popped; `loses_turn`: the others are next.
-    pub(crate) fn put_back(&mut self, caller: C, bytes: usize, item: T, loses_turn: bool) {
+    /// Puts back what was popped.
+    pub(crate) fn put_back(&mut self, caller: C, bytes: usize, item: T, next: NextTurn) {
         let lane = self.lanes.entry(caller).or_insert_with(|| {
             self.turns.push_front(caller);
             Lane { items: VecDeque::new(), bytes: 0, credit: 0 }
@@ -122,7 +131,7 @@ impl<C: Copy + Ord, T> FairQueue<C, T> {
         lane.bytes += bytes;
         self.bytes += bytes;
         self.len += 1;
-        if loses_turn {
+        if next == NextTurn::Others {
             self.turns.rotate_left(1);
         }
     }
@@ -219,9 +228,9 @@ mod tests {
         queue.push('a', 100, 2);
         queue.push('b', 100, 3);
         let (caller, bytes, item) = queue.pop().unwrap();
-        queue.put_back(caller, bytes, item, false);
+        queue.put_back(caller, bytes, item, NextTurn::Own);
         assert_eq!(queue.pop().unwrap(), (caller, bytes, item));
-        queue.put_back(caller, bytes, item, true);
+        queue.put_back(caller, bytes, item, NextTurn::Others);
         assert_ne!(queue.pop().unwrap().0, caller);
         assert_eq!((queue.len(), queue.bytes()), (2, 200));
     }

@@ -73,7 +73,7 @@ use verbs::Nic;
 
 pub use address_space::{AddressSpaceError, AddressSpaceNeed};
 pub use client_port::{
-    ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, LeftRequests, Replies,
+    ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, LeftRequests, NotCopied, Replies,
 };
 pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl, Unread};
 pub use descriptors::DescriptorShares;
@@ -452,7 +452,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     /// Bytes of long bodies that it copied so far; its worker counts what that copies.
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
-        self.dispatcher.copied_bytes
+        self.dispatcher.mover.copied_bytes
     }
 
     /// Its clients.

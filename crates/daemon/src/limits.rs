@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ids::slots::Key;
+use rpc::Status;
 
 use crate::client_port::ClientTag;
 
@@ -117,18 +118,18 @@ impl Held {
         self.bytes
     }
 
-    /// Takes `bytes` for a caller; `false`: it has its share, or nothing is left.
-    pub(crate) fn admit(&mut self, caller: CallerId, bytes: usize) -> bool {
+    /// Takes `bytes` for a caller. [`Status::ResourceExhausted`]: it has its share, or nothing is left.
+    pub(crate) fn admit(&mut self, caller: CallerId, bytes: usize) -> Result<(), Status> {
         let before = self.by_caller.get(&caller).copied().unwrap_or(0);
         let of_caller = before + bytes;
         let left_for_others = self.limits.held_bytes.saturating_sub(self.bytes + bytes);
         let is_beyond = before > 0 && of_caller > self.limits.caller_held_bytes;
         if is_beyond || of_caller > left_for_others {
-            return false;
+            return Err(Status::ResourceExhausted);
         }
         self.bytes += bytes;
         self.by_caller.insert(caller, of_caller);
-        true
+        Ok(())
     }
 
     /// Gives back what was [taken](Self::admit).
@@ -215,11 +216,11 @@ mod tests {
     fn a_caller_gets_no_more_than_is_left_for_others_and_gives_all_back() {
         let limits = Limits { held_bytes: 1000, caller_held_bytes: 800, ..Limits::default() };
         let mut held = Held::new(limits);
-        let taken = (0..1000).filter(|_| held.admit(client(0), 1)).count();
+        let taken = (0..1000).filter(|_| held.admit(client(0), 1).is_ok()).count();
         assert_eq!(taken, 500, "as much as is left for all others");
-        let second = (0..1000).filter(|_| held.admit(CallerId::Rank(0), 1)).count();
+        let second = (0..1000).filter(|_| held.admit(CallerId::Rank(0), 1).is_ok()).count();
         assert_eq!(second, 250);
-        assert!(held.admit(client(2), 1), "the next one finds room");
+        assert!(held.admit(client(2), 1).is_ok(), "the next one finds room");
         held.release(client(2), 1);
         (0..500).for_each(|_| held.release(client(0), 1));
         (0..250).for_each(|_| held.release(CallerId::Rank(0), 1));
@@ -230,13 +231,15 @@ mod tests {
     fn a_caller_that_holds_nothing_may_hold_one_request_of_any_length_that_leaves_as_much() {
         let limits = Limits { held_bytes: 1000, caller_held_bytes: 100, ..Limits::default() };
         let mut held = Held::new(limits);
-        assert!(!held.admit(client(0), 501), "nobody else could have one");
-        assert!(held.admit(client(0), 500));
-        assert!(!held.admit(client(0), 1), "it is beyond its limit");
-        assert!(held.admit(CallerId::Rank(0), 60) && held.admit(CallerId::Rank(0), 40));
-        assert!(!held.admit(CallerId::Rank(0), 1));
+        assert!(held.admit(client(0), 501).is_err(), "nobody else could have one");
+        assert!(held.admit(client(0), 500).is_ok());
+        assert!(held.admit(client(0), 1).is_err(), "it is beyond its limit");
+        assert!(
+            held.admit(CallerId::Rank(0), 60).is_ok() && held.admit(CallerId::Rank(0), 40).is_ok()
+        );
+        assert!(held.admit(CallerId::Rank(0), 1).is_err());
         held.release(client(0), 500);
-        assert!(held.admit(client(0), 101) && !held.admit(client(0), 1));
+        assert!(held.admit(client(0), 101).is_ok() && held.admit(client(0), 1).is_err());
     }
 
     #[test]

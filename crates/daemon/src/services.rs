@@ -8,7 +8,7 @@ use rpc::Status;
 use crate::{
     admission::Admission,
     client_port::ClientPort,
-    fair_queue::FairQueue,
+    fair_queue::{FairQueue, NextTurn},
     limits::{CallerId, ENTRY_BYTES, Held},
     members::{Members, OfferError, Offered, Poll},
     rights::Rights,
@@ -34,6 +34,7 @@ pub(super) struct QueuedRequest<P: ClientPort> {
     /// The key of the call.
     pub(super) key: Key,
     pub(super) caller: CallerId,
+    pub(super) service: u16,
     pub(super) rank: u32,
     pub(super) method: u16,
     pub(super) body: Source<P>,
@@ -51,13 +52,13 @@ pub(super) struct Provider<P: ClientPort> {
 /// Requests that wait for one provider, or for one service of another thread.
 pub(super) type RequestQueue<P> = FairQueue<CallerId, QueuedRequest<P>>;
 
-/// Queues a request; `false` if too much waits, of its caller or in all. A caller gets at most what is left
-/// for all others; the first one of a caller finds room, whatever its length, while anything is left.
+/// Queues a request. [`Status::ResourceExhausted`]: too much waits, of its caller or in all. A caller gets at most what
+/// is left for all others; the first one of a caller finds room, whatever its length, while anything is left.
 pub(super) fn enqueue<P: ClientPort>(
     queue: &mut RequestQueue<P>,
     held: &mut Held,
     request: QueuedRequest<P>,
-) -> bool {
+) -> Result<(), Status> {
     let (caller, bytes) = (request.caller, request.body.held_bytes() + ENTRY_BYTES);
     let left = QUEUE_MAX - queue.len();
     let left_bytes = held.limits().service_held_bytes.saturating_sub(queue.bytes());
@@ -65,25 +66,24 @@ pub(super) fn enqueue<P: ClientPort>(
         0 => left_bytes > 0,
         _ => queue.bytes_of(caller) + bytes <= left_bytes,
     };
-    let is_queued = queue.len_of(caller) < left && has_bytes && held.admit(caller, bytes);
-    if is_queued {
-        queue.push(caller, bytes, request);
+    if queue.len_of(caller) >= left || !has_bytes {
+        return Err(Status::ResourceExhausted);
     }
-    is_queued
+    held.admit(caller, bytes)?;
+    queue.push(caller, bytes, request);
+    Ok(())
 }
 
-/// Puts back the request that was next; `false` if there is no room for it any more.
+/// Puts back the request that was next. [`Status::ResourceExhausted`]: there is no room for it any more.
 pub(super) fn requeue<P: ClientPort>(
     queue: &mut RequestQueue<P>,
     held: &mut Held,
     request: QueuedRequest<P>,
-) -> bool {
+) -> Result<(), Status> {
     let (caller, bytes) = (request.caller, request.body.held_bytes() + ENTRY_BYTES);
-    let is_queued = held.admit(caller, bytes);
-    if is_queued {
-        queue.put_back(caller, bytes, request, false);
-    }
-    is_queued
+    held.admit(caller, bytes)?;
+    queue.put_back(caller, bytes, request, NextTurn::Own);
+    Ok(())
 }
 
 /// The request that is next in a queue.
@@ -405,14 +405,14 @@ impl<P: ClientPort> Services<P> {
         self.provider(service)?.members.take_poll()
     }
 
-    /// Queues a request for its provider; `false` if too much waits.
+    /// Queues a request for its provider. [`Status::ResourceExhausted`]: too much waits.
     pub(super) fn enqueue(
         &mut self,
         held: &mut Held,
-        service: u16,
         request: QueuedRequest<P>,
-    ) -> bool {
-        self.provider(service).is_some_and(|provider| enqueue(&mut provider.queue, held, request))
+    ) -> Result<(), Status> {
+        let provider = self.provider(request.service).ok_or(Status::ResourceExhausted)?;
+        enqueue(&mut provider.queue, held, request)
     }
 
     /// Whether a process that offers a service is gone.

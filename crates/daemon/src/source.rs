@@ -7,7 +7,7 @@ use client::{Filler, LentBytes};
 use rpc::LandedBody;
 use verbs::Nic;
 
-use crate::client_port::{ClientPort, Replies as _};
+use crate::client_port::{ClientPort, NotCopied, Replies as _};
 
 /// A copy of a body, behind heads that were read.
 #[derive(Default)]
@@ -59,14 +59,23 @@ pub(crate) struct LeftBody<P: ClientPort> {
 }
 
 impl<P: ClientPort> LeftBody<P> {
-    /// Appends a copy of a part; `false`: its client is gone.
+    /// Appends a copy of a part.
     pub(crate) fn read(
         &self,
         replies: &mut P::Replies,
         part: Range<usize>,
         to: &mut Vec<u8>,
-    ) -> bool {
+    ) -> Result<(), NotCopied> {
         replies.read_left(self.from, self.head_bytes + part.start..self.head_bytes + part.end, to)
+    }
+
+    /// Lends a part; `None`: it is to be [read](Self::read).
+    pub(crate) fn lend<'r>(
+        &self,
+        replies: &'r mut P::Replies,
+        part: Range<usize>,
+    ) -> Option<LentBytes<'r>> {
+        replies.lend_left(self.from, self.head_bytes + part.start..self.head_bytes + part.end)
     }
 }
 
@@ -76,8 +85,8 @@ trait Landed {
 
     fn copy_to(&self, offset: usize, to: &mut [u8]);
 
-    /// `false`: there was no room.
-    fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) -> bool;
+    /// Puts a part where there is room for the whole of it.
+    fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>);
 }
 
 impl<N: Nic> Landed for LandedBody<N> {
@@ -89,8 +98,8 @@ impl<N: Nic> Landed for LandedBody<N> {
         self.copy_to(offset, to);
     }
 
-    fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) -> bool {
-        self.put_to(part, to).is_ok()
+    fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) {
+        let _ = self.put_to(part, to);
     }
 }
 
@@ -110,9 +119,9 @@ impl LandedSource {
         self.landed.len_bytes() - self.head_bytes
     }
 
-    /// Puts a part into a message; `false`: there was no room.
-    pub(crate) fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) -> bool {
-        self.landed.put_to(self.head_bytes + part.start..self.head_bytes + part.end, to)
+    /// Puts a part into a message that has room for it.
+    pub(crate) fn put_to(&self, part: Range<usize>, to: &mut Filler<'_>) {
+        self.landed.put_to(self.head_bytes + part.start..self.head_bytes + part.end, to);
     }
 
     fn read(&self, part: Range<usize>, to: &mut Vec<u8>) {
@@ -146,44 +155,18 @@ impl<P: ClientPort> Source<P> {
         }
     }
 
-    /// Bytes that [`copy`](Self::copy) copies before it hands them out, of a part of so many.
-    pub(crate) fn copies_of(&self, part_bytes: usize) -> u64 {
-        if matches!(self, Self::Private(_)) { 0 } else { part_bytes as u64 }
-    }
-
-    /// Lends a part of what was left with a client; `None`: it is to be [copied](Self::copy).
-    pub(crate) fn lend<'r>(
-        &self,
-        replies: &'r mut P::Replies,
-        part: Range<usize>,
-    ) -> Option<LentBytes<'r>> {
-        let Self::Left(LeftBody { from, head_bytes, .. }) = self else { return None };
-        replies.lend_left(*from, head_bytes + part.start..head_bytes + part.end)
-    }
-
-    /// Hands a part to `put` in strips, with the offset of each. `put` does not fail for want of the source: that is
-    /// `gone`.
-    pub(crate) fn copy<E>(
+    /// Copies a part, in the place of what was there.
+    pub(crate) fn read(
         &self,
         replies: &mut P::Replies,
         part: Range<usize>,
-        (strip, strip_bytes): (&mut Vec<u8>, usize),
-        gone: E,
-        mut put: impl FnMut(&mut P::Replies, usize, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        for at in part.clone().step_by(strip_bytes) {
-            let of_strip = at..part.end.min(at + strip_bytes);
-            match self {
-                Self::Private(body) => return put(replies, part.start, &body[part]),
-                Self::Landed(body) => body.read(of_strip, strip),
-                Self::Left(body) => {
-                    strip.clear();
-                    if !body.read(replies, of_strip, strip) {
-                        return Err(gone);
-                    }
-                }
-            }
-            put(replies, at, strip)?;
+        to: &mut Vec<u8>,
+    ) -> Result<(), NotCopied> {
+        to.clear();
+        match self {
+            Self::Private(body) => to.extend_from_slice(&body[part]),
+            Self::Left(body) => return body.read(replies, part, to),
+            Self::Landed(body) => body.read(part, to),
         }
         Ok(())
     }

@@ -9,9 +9,8 @@
 //!
 //! A [`Server`] makes all memory and sends each client its own two memfds. Clients share one word per 64
 //! clients with each other, in which each has a bit. A client makes one call at a time
-//! ([`BlockingClient`]), many at a time with a closure ([`PipelinedClient`]), or calls that are futures
-//! on any executor ([`FutureClient`]). A server answers a [`Request`] at once or later, by its
-//! [`RequestId`]. [`sans_os`] has both sides without an operating system, for simulators.
+//! ([`BlockingClient`]), or many at a time with a closure ([`PipelinedClient`]). A server answers a [`Request`]
+//! at once or later, by its [`RequestId`]. [`sans_os`] has both sides without an operating system, for simulators.
 //!
 //! # What can be relied on
 //!

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     client_port::ClientPort,
-    fair_queue::{FairQueue, QUANTUM_BYTES},
+    fair_queue::{FairQueue, NextTurn, QUANTUM_BYTES},
     limits::Wheel,
     process_regions::Maker,
 };
@@ -132,7 +132,7 @@ impl<N: Nic, P: ClientPort> Registrations<N, P> {
             let Some(asked) = self.asked.get_mut(key) else { continue };
             let len_bytes = asked.reserved.len_bytes();
             if !self.begun.is_empty() && self.begun_bytes + len_bytes > BEGUN_BYTES_MAX {
-                self.waiting.put_back(maker, units, key, false);
+                self.waiting.put_back(maker, units, key, NextTurn::Own);
                 break;
             }
             let Some(fd) = asked.fd.take() else { continue };

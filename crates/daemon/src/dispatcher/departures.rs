@@ -121,8 +121,7 @@ impl<P: ClientPort> Dispatcher<P> {
             self.departures.tell_later(thread, notices);
         }
         self.cancel_calls(worker, |call| matches!(call.reply_to, ReplyTo::Nobody));
-        let abandoned = unwanted.len() + waiting.len();
-        self.tally.add(Counter::Abandoned, abandoned as u64);
+        self.tally.add(Counter::Abandoned, unwanted.len() as u64);
         let ends = [(unhanded, not_executed(Status::Unavailable)), (unserved, &[])];
         for (keys, said) in ends {
             for key in keys {
@@ -133,10 +132,7 @@ impl<P: ClientPort> Dispatcher<P> {
         for key in unwanted {
             self.cancel_provider_call(port.replies(), worker, key, Status::Cancelled);
         }
-        for waiting in waiting {
-            let taken_ns = waiting.call.taken_ns;
-            self.answer(port.replies(), waiting.reply_to, Status::Cancelled, &[], taken_ns);
-        }
+        self.end_waiting(port.replies(), waiting, Status::Cancelled);
     }
 
     /// Cancels calls to peers of this thread. It looks at all of them.
@@ -162,8 +158,7 @@ impl<P: ClientPort> Dispatcher<P> {
             ThreadNotice::Forget(client) => self.forget_client(replies, worker, client),
             ThreadNotice::Cancel(asked) => {
                 if let Some(key) = self.provider_calls.of_thread(asked) {
-                    self.tally.add(Counter::Abandoned, 1);
-                    self.cancel_provider_call(replies, worker, key, Status::Cancelled);
+                    self.abandon(replies, worker, key);
                 }
             }
             ThreadNotice::Introduce(newcomer) => self.introduce_of_thread(newcomer),
@@ -181,17 +176,13 @@ impl<P: ClientPort> Dispatcher<P> {
         client: ClientTag,
     ) {
         let is_wanted = |waiting: &Waiting<P>| waiting.call.client != client;
-        for waiting in self.waiting.take_unwanted(&mut self.held, is_wanted) {
-            self.tally.add(Counter::Abandoned, 1);
-            let taken_ns = waiting.call.taken_ns;
-            self.answer(replies, waiting.reply_to, Status::Cancelled, &[], taken_ns);
-        }
+        let unwanted = self.waiting.take_unwanted(&mut self.held, is_wanted);
+        self.end_waiting(replies, unwanted, Status::Cancelled);
         self.cancel_calls(worker, |call| {
             matches!(call.reply_to, ReplyTo::Thread(_)) && call.charge.is_for(client)
         });
         for key in self.provider_calls.of_caller(CallerId::Client(client)) {
-            self.tally.add(Counter::Abandoned, 1);
-            self.cancel_provider_call(replies, worker, key, Status::Cancelled);
+            self.abandon(replies, worker, key);
         }
     }
 
@@ -205,16 +196,26 @@ impl<P: ClientPort> Dispatcher<P> {
         request: RequestId,
     ) {
         if let Some(key) = self.provider_calls.of_peer(peer, request) {
-            self.tally.add(Counter::Abandoned, 1);
-            let call = self.provider_calls.get(key);
-            if let Some(ProviderCall { server: Server::Thread, service, .. }) = call
-                && let Some(thread) = self.services.elsewhere(*service)
-            {
-                let asked = AskedBy { thread: self.thread_handle.number(), key };
-                self.departures.tell_later(thread, [ThreadNotice::Cancel(asked)]);
-            }
-            self.cancel_provider_call(replies, worker, key, Status::Cancelled);
+            self.abandon(replies, worker, key);
         }
+    }
+
+    /// Ends a request whose caller does not wait any more, and tells the thread or the process that has it.
+    pub(super) fn abandon<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        key: Key,
+    ) {
+        self.tally.add(Counter::Abandoned, 1);
+        let call = self.provider_calls.get(key);
+        if let Some(ProviderCall { server: Server::Thread, service, .. }) = call
+            && let Some(thread) = self.services.elsewhere(*service)
+        {
+            let asked = AskedBy { thread: self.thread_handle.number(), key };
+            self.departures.tell_later(thread, [ThreadNotice::Cancel(asked)]);
+        }
+        self.cancel_provider_call(replies, worker, key, Status::Cancelled);
     }
 
     /// Ends a request that nobody waits for any more, and tells the process that has it.

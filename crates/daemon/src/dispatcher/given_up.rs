@@ -7,13 +7,7 @@ use verbs::Nic;
 
 use crate::{
     client_port::{ClientPort, Replies as _},
-    dispatcher::{
-        Dispatcher, PendingCall, ReplyTo,
-        provider_calls::{ProviderCall, Server},
-        waiting::Waiting,
-    },
-    metrics::Counter,
-    threads::{AskedBy, ThreadNotice},
+    dispatcher::{Dispatcher, PendingCall, ReplyTo, waiting::Waiting},
 };
 
 /// Calls that are remembered until the next look, which compares each with all that the thread has.
@@ -58,25 +52,14 @@ impl<P: ClientPort> Dispatcher<P> {
         let given_up = core::mem::take(&mut self.given_up.0);
         self.bulk.given_up.extend(&given_up);
         for key in self.provider_calls.by_clients(|to| given_up.contains(&to)) {
-            self.tally.add(Counter::Abandoned, 1);
-            let call = self.provider_calls.get(key);
-            if let Some(ProviderCall { server: Server::Thread, service, .. }) = call
-                && let Some(thread) = self.services.elsewhere(*service)
-            {
-                let asked = AskedBy { thread: self.thread_handle.number(), key };
-                self.departures.tell_later(thread, [ThreadNotice::Cancel(asked)]);
-            }
-            self.cancel_provider_call(replies, worker, key, Status::Cancelled);
+            self.abandon(replies, worker, key);
         }
         let is_wanted = |waiting: &Waiting<P>| match &waiting.reply_to {
             ReplyTo::Client(to) => !given_up.contains(to),
             ReplyTo::Thread(_) | ReplyTo::Nobody => true,
         };
-        for waiting in self.waiting.take_unwanted(&mut self.held, is_wanted) {
-            self.tally.add(Counter::Abandoned, 1);
-            let taken_ns = waiting.call.taken_ns;
-            self.answer(replies, waiting.reply_to, Status::Cancelled, &[], taken_ns);
-        }
+        let unwanted = self.waiting.take_unwanted(&mut self.held, is_wanted);
+        self.end_waiting(replies, unwanted, Status::Cancelled);
         // The calls to other nodes: their clients are answered here, and nobody by the end of the calls.
         let mut ended = Vec::new();
         self.calls.orphan(

@@ -10,8 +10,9 @@ use zerocopy::IntoBytes as _;
 use crate::{
     client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Dispatcher, Returned,
-        long_bodies::{PIECE_BYTES, Recipient},
+        Dispatcher, Returned,
+        long_bodies::Recipient,
+        pieces::PIECE_BYTES,
         provider_calls::{ProviderCall, Server},
         said::not_executed,
     },
@@ -46,18 +47,16 @@ impl<P: ClientPort> Dispatcher<P> {
             answer_poll::<P>(replies, &poll, key, (rank, method), body, call);
             return Ok(());
         }
-        if server == Server::Thread {
-            let asked = match self.thread_handle.copied(body) {
-                Some(body) => {
-                    self.ask_thread_or_queue((key, caller), service, (rank, method), body.into())
-                }
-                None => Err(Status::ResourceExhausted),
-            };
-            return asked.map_err(|status| self.take_refused(key, status));
-        }
-        let body = copied(body).map(|body| Source::Private(body.into()));
-        let request = body.map(|body| QueuedRequest { key, caller, rank, method, body });
-        self.queue_or_refuse(service, server, key, request)
+        let body = match server {
+            Server::Thread => self.thread_handle.copied(body),
+            _ => copied(body),
+        };
+        let Some(body) = body.map(|body| Source::Private(body.into())) else {
+            self.tally.add(Counter::Exhausted, 1);
+            return Err(self.take_refused(key, Status::ResourceExhausted));
+        };
+        let request = QueuedRequest { key, caller, service, rank, method, body };
+        self.hand_on(server, request).map_err(|status| self.take_refused(key, status))
     }
 
     /// As [`hand_over`](Self::hand_over), with a long body, which is given in pieces.
@@ -72,27 +71,14 @@ impl<P: ClientPort> Dispatcher<P> {
         };
         let Request { service, from_rank: rank, method, .. } = request;
         let (key, caller, server) = self.store(request, to)?;
+        let request = QueuedRequest { key, caller, service, rank, method, body };
         if server == Server::Any
             && let Some(poll) = self.services.take_poll(service)
         {
-            let request = QueuedRequest { key, caller, rank, method, body };
-            self.give(replies, service, poll, request);
+            self.give(replies, poll, request);
             return Ok(());
         }
-        let body = match (server, body) {
-            (Server::Thread, Source::Private(body)) => {
-                let asked = self.ask_thread_or_queue((key, caller), service, (rank, method), body);
-                return asked.map_err(|status| self.take_refused(key, status));
-            }
-            (Server::Thread, body @ (Source::Left(_) | Source::Landed(_))) => {
-                let recipient = Recipient::Thread { service, rank, method };
-                self.long_bodies.push((key, caller), body, None, recipient);
-                return Ok(());
-            }
-            (_, body) => body,
-        };
-        let request = QueuedRequest { key, caller, rank, method, body };
-        self.queue_or_refuse(service, server, key, Some(request))
+        self.hand_on(server, request).map_err(|status| self.take_refused(key, status))
     }
 
     /// Stores the call of a request that is to be given to somebody.
@@ -114,22 +100,6 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
-    /// Queues a request, if there was memory for it.
-    fn queue_or_refuse(
-        &mut self,
-        service: u16,
-        server: Server<P::Client>,
-        key: Key,
-        request: Option<QueuedRequest<P>>,
-    ) -> Result<(), Returned<Caller<P>>> {
-        if request.is_some_and(|request| self.enqueue(service, server, request)) {
-            self.provider_calls.queued(key);
-            return Ok(());
-        }
-        self.tally.add(Counter::Exhausted, 1);
-        Err(self.take_refused(key, Status::ResourceExhausted))
-    }
-
     /// Takes back a call that was stored just now.
     fn take_refused(&mut self, key: Key, status: Status) -> Returned<Caller<P>> {
         match self.provider_calls.remove(key) {
@@ -138,21 +108,31 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
-    /// Queues a request; `false` if there is no room for it.
-    fn enqueue(
+    /// Asks the thread that is to answer a request, or queues the request for whoever is to answer it if there is no room,
+    /// or others wait.
+    pub(super) fn hand_on(
         &mut self,
-        service: u16,
         server: Server<P::Client>,
-        request: QueuedRequest<P>,
-    ) -> bool {
-        if server != Server::Thread {
-            return self.services.enqueue(&mut self.held, service, request);
+        mut request: QueuedRequest<P>,
+    ) -> Result<(), Status> {
+        let is_next = !matches!(request.body, Source::Private(_))
+            || !self.provider_calls.waits_for_thread(request.service);
+        if server == Server::Thread && is_next {
+            request = match self.ask_thread(request) {
+                Err((request, Status::ResourceExhausted)) => request,
+                asked => return asked.map_err(|(_, status)| status),
+            };
         }
-        let is_queued = self.provider_calls.enqueue_for_thread(&mut self.held, service, request);
-        if is_queued {
-            self.provider_calls.mark_ready(service);
+        let key = request.key;
+        let queued = match server {
+            Server::Thread => self.provider_calls.enqueue_for_thread(&mut self.held, request),
+            _ => self.services.enqueue(&mut self.held, request),
+        };
+        match queued {
+            Ok(()) => self.provider_calls.queued(key),
+            Err(_) => self.tally.add(Counter::Exhausted, 1),
         }
-        is_queued
+        queued
     }
 
     // To processes
@@ -160,7 +140,7 @@ impl<P: ClientPort> Dispatcher<P> {
     /// Gives a provider the requests that wait for it, one for each of its polls.
     pub(super) fn give_to_provider(&mut self, replies: &mut P::Replies, service: u16) {
         while let Some((poll, request)) = self.next_queued(service) {
-            self.give(replies, service, poll, request);
+            self.give(replies, poll, request);
         }
     }
 
@@ -181,14 +161,8 @@ impl<P: ClientPort> Dispatcher<P> {
 
     /// Gives a process the request of a call that has not ended: in pieces, unless it is short or finds no private
     /// memory.
-    fn give(
-        &mut self,
-        replies: &mut P::Replies,
-        service: u16,
-        poll: Poll<P>,
-        request: QueuedRequest<P>,
-    ) {
-        let QueuedRequest { key, caller, rank, method, body } = request;
+    fn give(&mut self, replies: &mut P::Replies, poll: Poll<P>, request: QueuedRequest<P>) {
+        let QueuedRequest { key, caller, service, rank, method, body } = request;
         let Some(call) = self.provider_calls.get_mut(key) else {
             return self.put_poll_back(replies, service, poll);
         };
@@ -222,21 +196,19 @@ impl<P: ClientPort> Dispatcher<P> {
 
     // Long requests
 
-    /// A long request for this node that lies where its client put it.
-    pub(super) fn serve_left_here(
+    /// A long request that was admitted, for processes of this node or other threads.
+    pub(super) fn serve_long(
         &mut self,
-        request: Request<'_, P>,
         replies: &mut P::Replies,
-    ) -> Answer {
+        request: Request<'_, P>,
+    ) -> Result<(), Returned<Caller<P>>> {
         let Some(served) = self.services.others(request.service) else {
             self.tally.add(Counter::NoService, 1);
-            return Answer::Now(Status::Unimplemented);
+            let (status, reply_to) = (Status::Unimplemented, request.reply_to);
+            return Err(Returned { status, reply_to });
         };
         self.services.count_request(request.service);
-        match self.hand_over_in_pieces(replies, request, &served) {
-            Ok(()) => Answer::Later,
-            Err(Returned { status, .. }) => Answer::Refused(status),
-        }
+        self.hand_over_in_pieces(replies, request, &served)
     }
 
     /// A request of another node whose body came by rendezvous, to `memory`. That is taken if the request is long, and
@@ -250,26 +222,15 @@ impl<P: ClientPort> Dispatcher<P> {
         memory: &mut Vec<u8>,
         answer: &mut Vec<u8>,
     ) {
-        let is_long = memory.len() > PIECE_BYTES;
-        let Some(served) = self.services.others(request.method).filter(|_| is_long) else {
-            return self.serve_peer(
-                replies,
-                worker,
-                rpc::Request { body: memory, ..request },
-                answer,
-            );
-        };
         let request = rpc::Request { body: memory, ..request };
-        let (request, head_bytes) = match self.request_of_peer(request) {
-            Ok(read) => read,
-            Err(Returned { status, reply_to }) => {
-                return self.reply_peer(worker, reply_to, status, &[], self.now_ns);
-            }
-        };
+        if memory.len() <= PIECE_BYTES || self.services.others(request.method).is_none() {
+            return self.serve_peer(replies, worker, request, answer);
+        }
+        let Some((request, head_bytes)) = self.request_of_peer(worker, request) else { return };
         let request = request.without_body();
         let body = PrivateBody::behind(head_bytes, core::mem::take(memory));
         let request = Request { body: Body::Long(Source::Private(body)), ..request };
-        self.hand_over_if_admitted(replies, worker, request, Some(&served));
+        self.serve_long_of_peer(replies, worker, request);
     }
 
     /// A request of another node whose body lies where the NIC put it, because a process waited for a request when this
@@ -287,47 +248,32 @@ impl<P: ClientPort> Dispatcher<P> {
         let heads = &mut heads[..heads_bytes];
         // The one look at them.
         landed.copy_to(0, heads);
-        let served = self.services.others(request.method);
-        let (request, head_bytes) =
-            match self.request_of_peer(rpc::Request { body: heads, ..request }) {
-                Ok(read) => read,
-                Err(Returned { status, reply_to }) => {
-                    return self.reply_peer(worker, reply_to, status, &[], self.now_ns);
-                }
-            };
+        let request = rpc::Request { body: heads, ..request };
+        let Some((request, head_bytes)) = self.request_of_peer(worker, request) else { return };
         let body = Body::Long(Source::Landed(LandedSource::behind(head_bytes, landed)));
         let request = Request { body, ..request.without_body() };
         // The process may have gone since.
-        self.hand_over_if_admitted(replies, worker, request, served.as_ref());
+        self.serve_long_of_peer(replies, worker, request);
     }
 
     /// Hands a long request of another node over, or refuses it.
-    fn hand_over_if_admitted<N: Nic>(
+    fn serve_long_of_peer<N: Nic>(
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
         request: Request<'_, P>,
-        served: Option<&Served>,
     ) {
-        match self.admit(&request) {
-            Ok(_) => {
-                let Some(served) = served else {
-                    self.tally.add(Counter::NoService, 1);
-                    let (status, reply_to) = (Status::Unimplemented, request.reply_to);
-                    return self.refuse_peer(worker, Err(Returned { status, reply_to }));
-                };
-                self.services.count_request(request.service);
-                let handed = self.hand_over_in_pieces(replies, request, served);
-                self.refuse_peer(worker, handed);
-            }
+        let handed = match self.admit(&request) {
+            Ok(_) => self.serve_long(replies, request),
             Err(refusal) => {
                 let Request { reply_to, body, .. } = request;
                 if let Body::Long(Source::Private(body)) = body {
                     worker.keep_memory(body.into_memory());
                 }
-                self.refuse_peer(worker, Err(Returned { status: refusal.status(), reply_to }));
+                Err(Returned { status: refusal.status(), reply_to })
             }
-        }
+        };
+        self.refuse_peer(worker, handed);
     }
 
     /// Answers a request of another node that was not handed over.
@@ -343,44 +289,30 @@ impl<P: ClientPort> Dispatcher<P> {
 
     // To other threads
 
-    /// Asks the thread that offers a service, or queues the request if others wait for that or it has no room.
-    pub(super) fn ask_thread_or_queue(
-        &mut self,
-        (key, caller): (Key, CallerId),
-        service: u16,
-        (rank, method): (u32, u16),
-        body: PrivateBody,
-    ) -> Result<(), Status> {
-        let asked = match self.provider_calls.waits_for_thread(service) {
-            true => Err((body, Status::ResourceExhausted)),
-            false => self.ask_thread((key, caller), service, (rank, method), body),
-        };
-        let body = match asked {
-            Err((body, Status::ResourceExhausted)) => Source::Private(body),
-            asked => return asked.map_err(|(_, status)| status),
-        };
-        let request = QueuedRequest { key, caller, rank, method, body };
-        if self.enqueue(service, Server::Thread, request) {
-            self.provider_calls.queued(key);
-            return Ok(());
-        }
-        self.tally.add(Counter::Exhausted, 1);
-        Err(Status::ResourceExhausted)
-    }
-
-    /// Asks the thread that offers a service to answer a request. [`Status::ResourceExhausted`]: it has no room now.
+    /// Asks the thread that offers the service of a request to answer it, as soon as its body is private; hands it back if
+    /// that cannot be asked. [`Status::ResourceExhausted`]: it has no room now.
     pub(super) fn ask_thread(
         &mut self,
-        (key, caller): (Key, CallerId),
-        service: u16,
-        (rank, method): (u32, u16),
-        body: PrivateBody,
-    ) -> Result<(), (PrivateBody, Status)> {
+        request: QueuedRequest<P>,
+    ) -> Result<(), (QueuedRequest<P>, Status)> {
+        let QueuedRequest { key, caller, service, rank, method, body } = request;
+        let body = match body {
+            Source::Private(body) => body,
+            body @ (Source::Left(_) | Source::Landed(_)) => {
+                let recipient = Recipient::Thread { service, rank, method };
+                self.long_bodies.push((key, caller), body, None, recipient);
+                return Ok(());
+            }
+        };
         // Its caller may have given up.
         let Some(call) = self.provider_calls.get(key) else { return Ok(()) };
         let (deadline_ns, who) = (call.deadline_ns, call.who);
+        let hand_back = |body, status| {
+            let body = Source::Private(body);
+            (QueuedRequest { key, caller, service, rank, method, body }, status)
+        };
         let Some(thread) = self.services.elsewhere(service) else {
-            return Err((body, Status::Unavailable));
+            return Err(hand_back(body, Status::Unavailable));
         };
         let asked = AskedBy { thread: self.thread_handle.number(), key };
         let request =
@@ -394,7 +326,7 @@ impl<P: ClientPort> Dispatcher<P> {
             Err((request, status)) => {
                 self.count_refusal(status);
                 let ThreadRequest::Serve { body, .. } = request else { return Ok(()) };
-                Err((body, status))
+                Err(hand_back(body, status))
             }
         }
     }

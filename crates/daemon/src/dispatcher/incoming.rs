@@ -12,7 +12,7 @@ use crate::{
     admission::Route,
     client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Dispatcher, ReplyTo, Returned,
+        Answer, Dispatcher, ReplyTo,
         departures::tag_of,
         introductions::Introductions,
         provider_calls::Server,
@@ -49,10 +49,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 }
                 Answer::Now(status)
             }
-            Some(served) => match self.hand_over(replies, request.of_client(reply_to), &served) {
-                Ok(()) => Answer::Later,
-                Err(Returned { status, .. }) => Answer::Refused(status),
-            },
+            Some(served) => self.hand_over(replies, request.of_client(reply_to), &served).into(),
             None => {
                 self.tally.add(Counter::NoService, 1);
                 Answer::Now(Status::Unimplemented)
@@ -98,12 +95,7 @@ impl<P: ClientPort> Dispatcher<P> {
         request: rpc::Request<'_>,
         answer: &mut Vec<u8>,
     ) {
-        let (request, _) = match self.request_of_peer(request) {
-            Ok(read) => read,
-            Err(Returned { status, reply_to }) => {
-                return self.reply_peer(worker, reply_to, status, &[], self.now_ns);
-            }
-        };
+        let Some((request, _)) = self.request_of_peer(worker, request) else { return };
         answer.clear();
         let service = request.service;
         let status = match self.admit(&request) {
@@ -163,18 +155,23 @@ impl<P: ClientPort> Dispatcher<P> {
         self.reply_peer(worker, token, status, answer, self.now_ns);
     }
 
-    /// A request of another node, with a private copy of its body, and the length of its heads.
+    /// A request of another node, with a private copy of its body, and the length of its heads; `None`: it has no heads,
+    /// or that node is no peer any more, and it was told so.
     #[inline]
-    pub(super) fn request_of_peer<'r>(
+    pub(super) fn request_of_peer<'r, N: Nic>(
         &mut self,
+        worker: &mut Worker<N>,
         request: rpc::Request<'r>,
-    ) -> Result<(Request<'r, P>, usize), Returned<Token>> {
+    ) -> Option<(Request<'r, P>, usize)> {
         let rpc::Request { token, method: service, timeout_us, body: message, .. } = request;
-        let Some((method, caller, body)) = PeerHead::read(message) else {
-            return Err(Returned { status: Status::InvalidArgument, reply_to: token });
-        };
-        let Some(from_rank) = self.peers.rank_of(token.peer()) else {
-            return Err(Returned { status: Status::Unavailable, reply_to: token });
+        let heads = PeerHead::read(message).ok_or(Status::InvalidArgument);
+        let from_rank = self.peers.rank_of(token.peer()).ok_or(Status::Unavailable);
+        let ((method, caller, body), from_rank) = match (heads, from_rank) {
+            (Ok(heads), Ok(from_rank)) => (heads, from_rank),
+            (Err(status), _) | (_, Err(status)) => {
+                self.reply_peer(worker, token, status, &[], self.now_ns);
+                return None;
+            }
         };
         self.peers.counts_mut(from_rank).requests += 1;
         let request = Request {
@@ -189,7 +186,7 @@ impl<P: ClientPort> Dispatcher<P> {
             response_bytes: 0,
             body: Body::Private(body),
         };
-        Ok((request, message.len() - body.len()))
+        Some((request, message.len() - body.len()))
     }
 
     /// Answers a request of another node that came at `came_ns`.

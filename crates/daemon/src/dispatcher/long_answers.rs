@@ -10,9 +10,10 @@ use verbs::Nic;
 use crate::{
     client_port::{AnswerHead, ClientPort, Replies},
     dispatcher::{
-        Answer, Dispatcher, PendingCall, ReplyTo, STRIP_BYTES,
+        Answer, Dispatcher, PendingCall, ReplyTo,
         departures::tag_of,
-        long_bodies::{LeftAnswer, PIECE_BYTES, Recipient},
+        long_bodies::Recipient,
+        pieces::{PIECE_BYTES, STRIP_BYTES},
         provider_calls::{ProviderCall, Server},
         said::NOBODY,
     },
@@ -166,32 +167,18 @@ impl<P: ClientPort> Dispatcher<P> {
         let body = LeftBody { from, head_bytes, len_bytes };
         if len_bytes > STRIP_BYTES && takes_pieces(&call.caller, replies, worker, len_bytes) {
             let key = (key, call.caller_id);
-            let recipient = Recipient::Caller(Some(LeftAnswer { service, provider: from }));
+            let recipient = Recipient::Caller(Some(service));
             self.long_bodies.push(key, Source::Left(body), None, recipient);
         } else {
-            self.copy_answer_at_once(replies, worker, key, &body);
+            copy.clear();
+            let is_copied = copy.try_reserve(len_bytes).is_ok()
+                && body.read(replies, 0..len_bytes, copy).is_ok();
+            let (status, body) =
+                if is_copied { (Status::Ok, &**copy) } else { (Status::Unavailable, &[][..]) };
+            self.end_provider_call(replies, worker, key, status, body);
             self.poll_again(replies, service, from, true);
         }
         Answer::Later
-    }
-
-    /// Answers with a body that is short, or whose caller takes no pieces.
-    fn copy_answer_at_once<N: Nic>(
-        &mut self,
-        replies: &mut P::Replies,
-        worker: &mut Worker<N>,
-        key: Key,
-        left: &LeftBody<P>,
-    ) {
-        let mut body = mem::take(&mut self.long_bodies.strip);
-        body.clear();
-        let has_room = body.try_reserve(left.len_bytes).is_ok();
-        if has_room && left.read(replies, 0..left.len_bytes, &mut body) {
-            self.end_provider_call(replies, worker, key, Status::Ok, &body);
-        } else {
-            self.end_provider_call(replies, worker, key, Status::Unavailable, &[]);
-        }
-        self.long_bodies.strip = body;
     }
 }
 

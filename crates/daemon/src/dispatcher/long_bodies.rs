@@ -24,7 +24,6 @@
 //! | a function of the daemon's program | the memory that the function filled, of which 64 MiB may wait | up to 128 KiB, if it fits the caller's room, or if it finds no room to wait |
 //! | a process or function of another thread, or a node whose connection that has | private memory of the first thread, which the second copies | up to 128 KiB |
 
-use core::ops::Range;
 use std::collections::VecDeque;
 
 use ids::slots::Key;
@@ -33,17 +32,20 @@ use verbs::Nic;
 
 use crate::{
     client_port::{ClientPort, Replies},
-    dispatcher::{Dispatcher, STRIP_BYTES, provider_calls::ProviderCall, said::not_executed},
+    dispatcher::{
+        Dispatcher,
+        pieces::{MovingBody, PIECE_BYTES, Place, Progress, put_message},
+        provider_calls::{ProviderCall, Server},
+        said::not_executed,
+    },
     fair_queue::{FairQueue, QUANTUM_BYTES},
     limits::CallerId,
     members::Poll,
     metrics::{Counter, Timing},
     request::Caller,
-    source::{PrivateMemory, PrivateShare, Source},
+    services::QueuedRequest,
+    source::{LeftBody, PrivateMemory, PrivateShare, Source},
 };
-
-/// Bytes that are copied in one turn, for all callers: some tens of microseconds. A shorter body is one piece.
-pub(super) const PIECE_BYTES: usize = 128 << 10;
 
 /// Bodies that are copied at a time. Others wait, and take no memory of their recipients meanwhile.
 const COPIES_MAX: usize = 8;
@@ -56,31 +58,21 @@ const SPARE_BYTES_MAX: usize = 16 << 20;
 
 /// Whom a body is for.
 pub(super) enum Recipient<P: ClientPort> {
-    /// The caller, whom it answers.
-    Caller(Option<LeftAnswer<P>>),
+    /// The caller, whom it answers. An answer that was left with its process is that one's next poll, for this service.
+    Caller(Option<u16>),
     /// A process, whose poll is answered with the request behind these heads.
     Provider { service: u16, poll: Poll<P>, heads: Vec<u8> },
     /// The thread that offers the service of a request, of this method, from this rank.
     Thread { service: u16, rank: u32, method: u16 },
 }
 
-/// An answer of a process that lies where that put it: in a request that is its next poll.
-pub(super) struct LeftAnswer<P: ClientPort> {
-    pub(super) service: u16,
-    /// The request that is the poll.
-    pub(super) provider: P::ReplyTo,
-}
-
 /// A body that is copied.
-pub(super) struct LongBody<P: ClientPort> {
+struct LongBody<P: ClientPort> {
     /// The call, as long as it has not ended.
-    pub(super) key: Key,
-    pub(super) caller: CallerId,
-    pub(super) source: Source<P>,
-    /// If that is private memory.
-    pub(super) share: Option<PrivateShare>,
-    pub(super) recipient: Recipient<P>,
-    done_bytes: usize,
+    key: Key,
+    caller: CallerId,
+    moving: MovingBody<P>,
+    recipient: Recipient<P>,
     /// What another thread is to be given.
     gathered: Vec<u8>,
 }
@@ -102,8 +94,6 @@ pub(super) struct LongBodies<P: ClientPort> {
     pub(super) private: PrivateMemory,
     /// Memory of answers before.
     spare: Vec<Vec<u8>>,
-    /// Through which parts of what was left with clients go.
-    pub(super) strip: Vec<u8>,
 }
 
 impl<P: ClientPort> Default for LongBodies<P> {
@@ -113,7 +103,6 @@ impl<P: ClientPort> Default for LongBodies<P> {
             waiting: FairQueue::default(),
             private: PrivateMemory::default(),
             spare: Vec::new(),
-            strip: Vec::new(),
         }
     }
 }
@@ -132,8 +121,8 @@ impl<P: ClientPort> LongBodies<P> {
         recipient: Recipient<P>,
     ) {
         let cost = source.len_bytes().div_ceil(PIECE_BYTES) * PIECE_COST;
-        let (done_bytes, gathered) = (0, Vec::new());
-        let body = LongBody { key, caller, source, share, recipient, done_bytes, gathered };
+        let moving = MovingBody::new(source, share);
+        let body = LongBody { key, caller, moving, recipient, gathered: Vec::new() };
         self.waiting.push(caller, cost, body);
     }
 
@@ -195,15 +184,9 @@ impl<P: ClientPort> Dispatcher<P> {
             && let Some(mut body) = self.long_bodies.next()
         {
             count += 1;
-            let len_bytes = body.source.len_bytes();
-            let end = len_bytes.min(body.done_bytes + left_bytes);
-            let part = body.done_bytes..end;
-            match self.copy_piece(replies, worker, &mut body, part.clone()) {
-                Ok(()) if end < len_bytes => {
-                    body.done_bytes = end;
-                    self.long_bodies.put_back(body);
-                }
-                Ok(()) => self.finish(replies, worker, body),
+            match self.copy_piece(replies, worker, &mut body, &mut left_bytes) {
+                Ok(Progress::Part) => self.long_bodies.put_back(body),
+                Ok(Progress::Whole) => self.finish(replies, worker, body),
                 Err(stop) => {
                     if let Stop::Failed(status) = stop {
                         let is_answer = matches!(body.recipient, Recipient::Caller(_));
@@ -211,10 +194,8 @@ impl<P: ClientPort> Dispatcher<P> {
                         self.end_provider_call(replies, worker, body.key, status, said);
                     }
                     self.give_up(replies, worker, body);
-                    continue;
                 }
             }
-            left_bytes -= part.len();
         }
         count
     }
@@ -224,46 +205,35 @@ impl<P: ClientPort> Dispatcher<P> {
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
         body: &mut LongBody<P>,
-        part: Range<usize>,
-    ) -> Result<(), Stop> {
-        let Self { provider_calls, long_bodies, .. } = self;
-        let call = provider_calls.get_mut(body.key).ok_or(Stop::Ended)?;
-        let LongBody { source, recipient, gathered, .. } = body;
-        let len_bytes = source.len_bytes();
-        if part.start == 0 {
-            begin(recipient, &mut call.caller, (replies, worker), len_bytes, gathered)?;
+        left_bytes: &mut usize,
+    ) -> Result<Progress, Stop> {
+        let call = self.provider_calls.get_mut(body.key).ok_or(Stop::Ended)?;
+        let LongBody { moving, recipient, gathered, .. } = body;
+        let len_bytes = moving.source.len_bytes();
+        let mut place = match (&*recipient, &mut call.caller) {
+            (Recipient::Provider { poll, heads, .. }, _) => {
+                Place::Client(poll.reply_to, heads, len_bytes)
+            }
+            (Recipient::Caller(_), Caller::Client(to)) => Place::Client(*to, &[], len_bytes),
+            (Recipient::Caller(_), Caller::Peer(token)) => Place::Answer(token),
+            (Recipient::Caller(_), Caller::Thread(..)) | (Recipient::Thread { .. }, _) => {
+                Place::Memory(gathered)
+            }
+        };
+        let mut begun = Ok(());
+        if !moving.is_begun() {
+            begun = begin(&mut place, len_bytes, replies, worker);
         }
-        // What goes to registered memory is counted there.
-        if let (Recipient::Caller(_), Caller::Peer(token)) = (&*recipient, &call.caller)
-            && let Some(lent) = source.lend(replies, part.clone())
-        {
-            let put = worker.put_answer(token, part.start, lent);
-            return put.map_err(|_| Stop::Failed(Status::Unavailable));
-        }
-        if let (Recipient::Provider { poll, heads, .. }, Source::Landed(body)) =
-            (&*recipient, &*source)
-        {
-            self.copied_bytes += part.len() as u64;
-            let place = heads.len() + part.start..heads.len() + part.end;
-            let is_put =
-                replies.put_part(poll.reply_to, heads.len() + len_bytes, place, |message| {
-                    // There is room for the whole part.
-                    let _ = body.put_to(part, message);
-                });
-            return if is_put { Ok(()) } else { Err(Stop::Failed(Status::Unavailable)) };
-        }
-        let is_for_peer =
-            matches!((&*recipient, &call.caller), (Recipient::Caller(_), Caller::Peer(_)));
-        self.copied_bytes +=
-            source.copies_of(part.len()) + if is_for_peer { 0 } else { part.len() as u64 };
-        let gone = Stop::Failed(match recipient {
-            Recipient::Caller(_) => Status::Unavailable,
-            // Whatever it is told reaches nobody.
-            Recipient::Provider { .. } | Recipient::Thread { .. } => Status::Cancelled,
-        });
-        let mut to = Destination { recipient, caller: &call.caller, len_bytes, worker, gathered };
-        let strip = (&mut long_bodies.strip, STRIP_BYTES);
-        source.copy(replies, part, strip, gone, |replies, at, bytes| to.put(replies, at, bytes))
+        let copied =
+            begun.and_then(|()| self.mover.copy((replies, worker), moving, place, left_bytes));
+        let is_answer = matches!(recipient, Recipient::Caller(_));
+        copied.map_err(|status| match status {
+            // The request was executed, so it is not for want of room that it was not, and who made it waits.
+            Status::ResourceExhausted | Status::Cancelled if is_answer => {
+                Stop::Failed(Status::Unavailable)
+            }
+            status => Stop::Failed(status),
+        })
     }
 
     /// All of a body is where its recipient reads it.
@@ -273,28 +243,24 @@ impl<P: ClientPort> Dispatcher<P> {
         worker: &mut Worker<N>,
         body: LongBody<P>,
     ) {
-        let LongBody { key, caller, source, share, recipient, gathered, .. } = body;
+        let LongBody { key, caller, moving: MovingBody { source, share, .. }, .. } = body;
+        let LongBody { recipient, gathered, .. } = body;
         let len_bytes = source.len_bytes();
         drop(share);
         match recipient {
-            Recipient::Caller(left) => {
+            Recipient::Caller(_) => {
                 self.finish_answer(replies, worker, key, len_bytes, gathered);
-                self.keep(worker, source, true);
-                self.poll_after_answer(replies, left);
+                self.release(replies, worker, source, &recipient);
             }
-            Recipient::Provider { poll, heads, .. } => {
+            Recipient::Provider { ref poll, ref heads, .. } => {
                 replies.reply_stored(poll.reply_to, heads.len() + len_bytes);
                 self.provider_calls.give(key, poll.client);
-                self.keep(worker, source, false);
+                self.release(replies, worker, source, &recipient);
             }
             Recipient::Thread { service, rank, method } => {
-                let asked = self.ask_thread_or_queue(
-                    (key, caller),
-                    service,
-                    (rank, method),
-                    gathered.into(),
-                );
-                if let Err(status) = asked {
+                let body = Source::Private(gathered.into());
+                let request = QueuedRequest { key, caller, service, rank, method, body };
+                if let Err(status) = self.hand_on(Server::Thread, request) {
                     let said = not_executed(status);
                     self.end_provider_call(replies, worker, key, status, said);
                 }
@@ -337,117 +303,59 @@ impl<P: ClientPort> Dispatcher<P> {
         worker: &mut Worker<N>,
         body: LongBody<P>,
     ) {
-        let LongBody { source, share, recipient, .. } = body;
+        let LongBody { moving: MovingBody { source, share, .. }, recipient, .. } = body;
         drop(share);
-        match recipient {
-            Recipient::Caller(left) => {
-                self.keep(worker, source, true);
-                self.poll_after_answer(replies, left);
-            }
-            Recipient::Provider { service, poll, .. } => {
-                self.keep(worker, source, false);
-                self.put_poll_back(replies, service, poll);
-            }
-            Recipient::Thread { .. } => {}
+        self.release(replies, worker, source, &recipient);
+        if let Recipient::Provider { service, poll, .. } = recipient {
+            self.put_poll_back(replies, service, poll);
         }
     }
 
-    /// Keeps private memory for where it came from.
-    fn keep<N: Nic>(&mut self, worker: &mut Worker<N>, source: Source<P>, is_answer: bool) {
-        match source {
-            Source::Private(body) if is_answer => self.long_bodies.keep(body.into_memory()),
-            Source::Private(body) => worker.keep_memory(body.into_memory()),
-            Source::Left(_) | Source::Landed(_) => {}
-        }
-    }
-
-    fn poll_after_answer(&mut self, replies: &mut P::Replies, left: Option<LeftAnswer<P>>) {
-        if let Some(LeftAnswer { service, provider }) = left {
-            self.poll_again(replies, service, provider, true);
+    /// A source is not read any more: private memory is kept for where it came from, and a process that answered polls.
+    fn release<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        source: Source<P>,
+        recipient: &Recipient<P>,
+    ) {
+        match (source, recipient) {
+            (Source::Private(body), Recipient::Caller(_)) => {
+                self.long_bodies.keep(body.into_memory());
+            }
+            (Source::Private(body), _) => worker.keep_memory(body.into_memory()),
+            (Source::Left(LeftBody { from, .. }), Recipient::Caller(Some(service))) => {
+                self.poll_again(replies, *service, from, true);
+            }
+            (Source::Left(_) | Source::Landed(_), _) => {}
         }
     }
 }
 
-/// Takes the memory that a body is copied to.
+/// Takes the memory that a body is copied to, and puts what is before the body.
 fn begin<N: Nic, P: ClientPort>(
-    recipient: &Recipient<P>,
-    caller: &mut Caller<P>,
-    (replies, worker): (&mut P::Replies, &mut Worker<N>),
+    place: &mut Place<'_, P>,
     len_bytes: usize,
-    gathered: &mut Vec<u8>,
-) -> Result<(), Stop> {
-    let begun = match (recipient, caller) {
-        (Recipient::Provider { poll, heads, .. }, _) => {
+    replies: &mut P::Replies,
+    worker: &mut Worker<N>,
+) -> Result<(), Status> {
+    match place {
+        Place::Client(_, [], _) | Place::Call(..) => Ok(()),
+        Place::Client(to, heads, _) => {
             let whole_bytes = heads.len() + len_bytes;
-            if replies.takes_parts(whole_bytes) {
-                let put = put_part::<P>(replies, poll.reply_to, whole_bytes, 0, heads);
-                if put { Ok(()) } else { Err(Status::Unavailable) }
-            } else {
-                Err(Status::OutOfRange)
+            if !replies.takes_parts(whole_bytes) {
+                return Err(Status::OutOfRange);
             }
+            put_message::<P>(replies, (*to, whole_bytes), 0, heads)
         }
-        (Recipient::Thread { .. }, _) => {
-            gathered.try_reserve_exact(len_bytes).map_err(|_| Status::ResourceExhausted)
-        }
-        // An answer: its request was executed, so it is not for want of room that it was not.
-        (Recipient::Caller(_), Caller::Client(_)) => Ok(()),
-        (Recipient::Caller(_), Caller::Peer(token)) => {
+        Place::Answer(token) => {
             worker.begin_answer(token, len_bytes).map_err(|error| match error {
                 ReplyError::TooLong { .. } => Status::OutOfRange,
                 _ => Status::Unavailable,
             })
         }
-        (Recipient::Caller(_), Caller::Thread(..)) => {
-            gathered.try_reserve_exact(len_bytes).map_err(|_| Status::Unavailable)
+        Place::Memory(memory) => {
+            memory.try_reserve_exact(len_bytes).map_err(|_| Status::ResourceExhausted)
         }
-    };
-    begun.map_err(Stop::Failed)
-}
-
-/// Where a body is copied to.
-struct Destination<'a, N: Nic, P: ClientPort> {
-    recipient: &'a Recipient<P>,
-    caller: &'a Caller<P>,
-    len_bytes: usize,
-    worker: &'a mut Worker<N>,
-    gathered: &'a mut Vec<u8>,
-}
-
-impl<N: Nic, P: ClientPort> Destination<'_, N, P> {
-    fn put(&mut self, replies: &mut P::Replies, offset: usize, bytes: &[u8]) -> Result<(), Stop> {
-        let len_bytes = self.len_bytes;
-        let is_put = match (self.recipient, self.caller) {
-            (Recipient::Provider { poll, heads, .. }, _) => {
-                let (before, to) = (heads.len(), poll.reply_to);
-                put_part::<P>(replies, to, before + len_bytes, before + offset, bytes)
-            }
-            (Recipient::Caller(_), Caller::Client(to)) => {
-                put_part::<P>(replies, *to, len_bytes, offset, bytes)
-            }
-            (Recipient::Caller(_), Caller::Peer(token)) => {
-                self.worker.put_answer(token, offset, bytes).is_ok()
-            }
-            (Recipient::Caller(_), Caller::Thread(..)) | (Recipient::Thread { .. }, _) => {
-                self.gathered.extend_from_slice(bytes);
-                true
-            }
-        };
-        // There is no memory for it, or who would read it is gone.
-        if is_put { Ok(()) } else { Err(Stop::Failed(Status::Unavailable)) }
     }
-}
-
-/// Puts a part of what a client reads; `false`: there is no memory for it, or the client is gone.
-fn put_part<P: ClientPort>(
-    replies: &mut P::Replies,
-    to: P::ReplyTo,
-    len_bytes: usize,
-    offset: usize,
-    bytes: &[u8],
-) -> bool {
-    let part = offset..offset + bytes.len();
-    replies.put_part(to, len_bytes, part, |answer| {
-        // There is room for the whole part.
-        let _ = answer.put(bytes);
-    })
 }

@@ -15,9 +15,9 @@ use crate::{
     admission::Route,
     client_port::{ClientPort, LeftRequests, Outgoing, Replies as _},
     dispatcher::{
-        Answer, Dispatcher, ReplyTo, Returned, STRIP_BYTES,
+        Answer, Dispatcher, ReplyTo, Returned,
         departures::tag_of,
-        long_bodies::PIECE_BYTES,
+        pieces::{PIECE_BYTES, Place, Progress, STRIP_BYTES},
         waiting::{self, Begun, LongRequest, Waiting},
     },
     request::{Body, CallHeads, Request},
@@ -31,8 +31,6 @@ pub(super) struct RequestCopies {
     /// A shorter request is one piece.
     left_bytes: usize,
     pieces: usize,
-    /// Through which pieces go.
-    strip: Vec<u8>,
 }
 
 impl RequestCopies {
@@ -60,7 +58,7 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn is_to_be_copied_later(&self, waiting: &Waiting<P>) -> bool {
         let is_copied = |body: &waiting::Body<P>| match body {
             waiting::Body::Private(_) => true,
-            waiting::Body::Long(request) => request.is_copied(),
+            waiting::Body::Long(request) => request.moving.is_copied(),
         };
         self.request_copies.left_bytes == 0 && !is_copied(&waiting.body)
     }
@@ -88,24 +86,22 @@ impl<P: ClientPort> Dispatcher<P> {
         };
         if self.is_copied_at_once(from, route, &request) {
             copy.clear();
-            let has_room = copy.try_reserve(len_bytes).is_ok();
-            if !has_room || !replies.read_left(from, head_bytes..head_bytes + len_bytes, copy) {
+            let part = head_bytes..head_bytes + len_bytes;
+            if copy.try_reserve(len_bytes).is_err() || replies.read_left(from, part, copy).is_err()
+            {
                 return Answer::Refused(Status::ResourceExhausted);
             }
-            self.copied_bytes += len_bytes as u64;
+            self.mover.copied_bytes += len_bytes as u64;
             let request = Request { body: Body::Private(copy), ..request };
             return self.serve_admitted(worker, from, route, &request, replies, answer);
         }
         if route != Route::There {
-            return self.serve_left_here(request, replies);
+            return self.serve_long(replies, request).into();
         }
         let call = self.outgoing(from, &request);
         let long = LongRequest::new(left(), None);
         let reply_to = ReplyTo::Client(from);
-        match self.call_long_or_wait(worker, request.rank, (reply_to, call), long, replies) {
-            Ok(()) => Answer::Later,
-            Err(Returned { status, .. }) => Answer::Refused(status),
-        }
+        self.call_long_or_wait(worker, request.rank, (reply_to, call), long, replies).into()
     }
 
     /// Whether a request is copied as a whole: it is short and need not wait for others, or a function, or the daemon,
@@ -191,7 +187,7 @@ impl<P: ClientPort> Dispatcher<P> {
         if let Err(status) = self.copy_request(replies, worker, rank, call, request) {
             return Err(Returned { status, reply_to });
         }
-        let len_bytes = request.source.len_bytes();
+        let len_bytes = request.moving.source.len_bytes();
         let charge = self.calls.charge(rank, call);
         match (&mut request.begun, self.thread_handle.owner(rank)) {
             (Some(Begun::Thread(body)), Some(thread)) => {
@@ -217,14 +213,14 @@ impl<P: ClientPort> Dispatcher<P> {
         request: &mut LongRequest<P>,
     ) -> Result<(), Status> {
         if self.thread_handle.owner(rank).is_some() {
-            let has_memory = request.begin_private(&self.long_bodies.private);
-            return if has_memory { Ok(()) } else { Err(Status::ResourceExhausted) };
+            return request.begin_private(&self.long_bodies.private);
         }
         let peer = self.peers.get(rank);
         let peer = peer.ok_or_else(|| self.peers.absence(rank, self.now_ns))?;
         let caller_number = Some(call.client.number());
         let first = Call { method: call.service, caller: caller_number, ..Call::default() };
-        let begun = worker.begin_call(peer, &first, heads.len() + request.source.len_bytes());
+        let begun =
+            worker.begin_call(peer, &first, heads.len() + request.moving.source.len_bytes());
         request.is_beyond_memory = matches!(begun, Err(CallError::NoMemory { .. }))
             && worker.large_memory().used_bytes == 0;
         let begun = begun.map_err(|error| self.status_of(rank, &error))?;
@@ -246,41 +242,18 @@ impl<P: ClientPort> Dispatcher<P> {
         if request.begun.is_none() && self.request_copies.left_bytes > 0 {
             self.begin_request(worker, rank, (call, &heads), request)?;
         }
-        let len_bytes = request.source.len_bytes();
-        let LongRequest { source, done_bytes, begun: Some(begun), .. } = request else {
+        let LongRequest { moving, begun: Some(begun), .. } = request else {
             return Err(Status::ResourceExhausted);
         };
-        let RequestCopies { left_bytes, pieces, strip } = &mut self.request_copies;
-        let end = len_bytes.min(*done_bytes + *left_bytes);
-        *pieces += usize::from(end > *done_bytes);
-        let part = *done_bytes..end;
-        // Its client is gone, and whatever it is told reaches nobody.
-        let gone = Status::Cancelled;
-        if let Begun::Peer(begun) = &*begun
-            && let Some(lent) = source.lend(replies, part.clone())
-        {
-            let put = worker.put_call(begun, heads.len() + part.start, lent);
-            put.map_err(|_| Status::Unavailable)?;
-        } else {
-            let to_thread = matches!(begun, Begun::Thread(_));
-            source.copy(replies, part.clone(), (strip, STRIP_BYTES), gone, |_, at, bytes| {
-                match begun {
-                    // The connection has ended.
-                    Begun::Peer(begun) => worker
-                        .put_call(begun, heads.len() + at, bytes)
-                        .map_err(|_| Status::Unavailable),
-                    Begun::Thread(memory) => {
-                        memory.extend_from_slice(bytes);
-                        Ok(())
-                    }
-                }
-            })?;
-            // What goes to registered memory is counted there.
-            self.copied_bytes +=
-                source.copies_of(part.len()) + u64::from(to_thread) * part.len() as u64;
+        let place = match begun {
+            Begun::Peer(begun) => Place::Call(begun, heads.len()),
+            Begun::Thread(memory) => Place::Memory(memory),
+        };
+        let RequestCopies { left_bytes, pieces } = &mut self.request_copies;
+        *pieces += usize::from(*left_bytes > 0 && !moving.is_copied());
+        match self.mover.copy((replies, worker), moving, place, left_bytes)? {
+            Progress::Whole => Ok(()),
+            Progress::Part => Err(Status::ResourceExhausted),
         }
-        *left_bytes -= part.len();
-        *done_bytes = end;
-        if end < len_bytes { Err(Status::ResourceExhausted) } else { Ok(()) }
     }
 }

@@ -10,6 +10,7 @@
 //! | [`Services`] | functions and providers of this node |
 //! | [`ProviderCalls`] | requests that a provider or another thread is to answer, or whose answers are long |
 //! | [`RequestCopies`] | what this turn may copy of long requests to other nodes, which are among the calls that wait |
+//! | [`Mover`] | the one way on which pieces of long bodies are copied |
 //! | [`LongBodies`] | long answers, and long requests for this node, that are copied in pieces |
 
 mod answer_room;
@@ -25,6 +26,7 @@ mod outgoing;
 mod passing;
 mod peers;
 mod pending_calls;
+mod pieces;
 mod provider_calls;
 mod reply_hold;
 mod report;
@@ -48,12 +50,13 @@ use long_requests::RequestCopies;
 use os::clock::duration_ns;
 use peers::PeerTable;
 use pending_calls::{PendingCall, PendingCalls};
+use pieces::Mover;
 use provider_calls::ProviderCalls;
 use rpc::{CloseReason, PeerId, Status, Worker};
 pub(crate) use said::{mark_service, not_executed};
 use shares::Shares;
 use verbs::Nic;
-use waiting::WaitQueues;
+use waiting::{WaitQueues, Waiting};
 
 use crate::{
     admission::{Admission, Refusal, Route},
@@ -75,9 +78,6 @@ enum ReplyTo<P: ClientPort> {
     /// Its client is gone.
     Nobody,
 }
-
-/// Bytes that are copied at a time: both sides of the copy stay in the first cache.
-const STRIP_BYTES: usize = 16 << 10;
 
 /// The answer to a client's request.
 enum Answer {
@@ -109,6 +109,16 @@ pub(super) struct Scratch {
 struct Returned<R> {
     status: Status,
     reply_to: R,
+}
+
+impl<R> From<Result<(), Returned<R>>> for Answer {
+    #[inline]
+    fn from(handed: Result<(), Returned<R>>) -> Self {
+        match handed {
+            Ok(()) => Self::Later,
+            Err(Returned { status, .. }) => Self::Refused(status),
+        }
+    }
 }
 
 /// Numbers that the clients of one thread may have.
@@ -151,8 +161,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     request_copies: RequestCopies,
     /// Peers whose connection broke, and why, until they are disconnected.
     broken: Vec<(u32, CloseReason)>,
-    /// Bytes of long bodies that were copied here.
-    pub(super) copied_bytes: u64,
+    pub(crate) mover: Mover,
     /// Requests that were answered at once when clients asked for something last.
     answered_inline: u64,
     call_timeout_ns: u64,
@@ -254,7 +263,7 @@ impl<P: ClientPort> Dispatcher<P> {
             long_bodies: LongBodies::default(),
             request_copies: RequestCopies::default(),
             broken: Vec::new(),
-            copied_bytes: 0,
+            mover: Mover::default(),
             answered_inline: 0,
             call_timeout_ns: duration_ns(call_timeout),
             departures: Departures::default(),
@@ -320,10 +329,15 @@ impl<P: ClientPort> Dispatcher<P> {
         self.peers.remove(rank);
         self.broken.retain(|(broken, _)| *broken != rank);
         let status = self.peers.absence(rank, self.now_ns);
-        for waiting in self.waiting.take_all(&mut self.held, rank) {
+        let waiting = self.waiting.take_all(&mut self.held, rank);
+        self.end_waiting(replies, waiting, status);
+    }
+
+    /// Ends calls that waited, and that no one else was told of.
+    fn end_waiting(&mut self, replies: &mut P::Replies, ended: Vec<Waiting<P>>, status: Status) {
+        for Waiting { reply_to, call, .. } in ended {
             self.count_end(status);
-            let taken_ns = waiting.call.taken_ns;
-            self.answer(replies, waiting.reply_to, status, not_executed(status), taken_ns);
+            self.answer(replies, reply_to, status, not_executed(status), call.taken_ns);
         }
     }
 
@@ -508,12 +522,8 @@ impl<P: ClientPort> Dispatcher<P> {
             self.tally.add(Counter::Deadlines, 1);
             self.cancel_provider_call(replies, worker, key, Status::DeadlineExceeded);
         }
-        for waiting in self.waiting.take_late(&mut self.held, self.now_ns) {
-            self.tally.add(Counter::Deadlines, 1);
-            let taken_ns = waiting.call.taken_ns;
-            let (status, said) = (Status::DeadlineExceeded, not_executed(Status::DeadlineExceeded));
-            self.answer(replies, waiting.reply_to, status, said, taken_ns);
-        }
+        let late = self.waiting.take_late(&mut self.held, self.now_ns);
+        self.end_waiting(replies, late, Status::DeadlineExceeded);
     }
 
     /// Bytes that are held for others.

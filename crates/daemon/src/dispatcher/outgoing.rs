@@ -16,11 +16,12 @@ use crate::{
     dispatcher::{
         Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned,
         departures::tag_of,
-        long_bodies::PIECE_BYTES,
+        pieces::PIECE_BYTES,
         said::not_executed,
         shares::Charge,
         waiting::{Body, Waiting},
     },
+    fair_queue::NextTurn,
     metrics::{Counter, Phase, Timing},
     request::Request,
     source::copied,
@@ -37,10 +38,7 @@ impl<P: ClientPort> Dispatcher<P> {
         request: &Request<'_, P>,
     ) -> Answer {
         let (call, payload) = (self.outgoing(reply_to, request), request.body.private());
-        match self.call_or_wait(worker, request.rank, ReplyTo::Client(reply_to), call, payload) {
-            Ok(()) => Answer::Later,
-            Err(Returned { status, .. }) => Answer::Refused(status),
-        }
+        self.call_or_wait(worker, request.rank, ReplyTo::Client(reply_to), call, payload).into()
     }
 
     #[inline]
@@ -124,7 +122,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let mut refusals = self.waiting.clients(rank);
         while let Some((trial, waiting)) = self.waiting.next(rank) {
             if self.is_to_be_copied_later(&waiting) {
-                self.waiting.put_back(rank, trial, waiting, true);
+                self.waiting.put_back(rank, trial, waiting, NextTurn::Own);
                 return self.waiting.mark_copying(rank);
             }
             let Waiting { reply_to, call, mut body } = waiting;
@@ -142,7 +140,12 @@ impl<P: ClientPort> Dispatcher<P> {
                     if matches!(&body, Body::Long(request) if request.is_under_way()) {
                         self.waiting.mark_copying(rank);
                     }
-                    self.waiting.put_back(rank, trial, Waiting { reply_to, call, body }, false);
+                    self.waiting.put_back(
+                        rank,
+                        trial,
+                        Waiting { reply_to, call, body },
+                        NextTurn::Others,
+                    );
                     refusals = refusals.saturating_sub(1);
                     if refusals == 0 || self.waiting.is_blocked(rank) {
                         return;
@@ -396,12 +399,12 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         let ReplyTo::Client(to) = call.reply_to else { return };
         // If this panics, the part is missing.
         let was_torn = core::mem::replace(&mut call.is_torn, true);
-        let is_put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
+        let put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
             // There is room for the whole piece.
             let _ = piece.put_to(answer);
         });
-        call.is_torn = was_torn || !is_put;
-        dispatcher.copied_bytes += piece.range().len() as u64;
+        call.is_torn = was_torn || put.is_err();
+        dispatcher.mover.copied_bytes += piece.range().len() as u64;
     }
 
     fn response_in_pieces(&mut self, _: &mut Worker<N>, cookie: u64, len_bytes: usize) {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, mem};
 
 use client::message::CallerHead;
 use ids::slots::{Key, SlotTable};
-use rpc::{PeerId, RequestId, Token};
+use rpc::{PeerId, RequestId, Status, Token};
 
 use crate::{
     client_port::ClientPort,
@@ -234,14 +234,16 @@ impl<P: ClientPort> ProviderCalls<P> {
         mem::take(&mut self.ready)
     }
 
-    /// Queues a request for a service of another thread; `false` if too much waits.
+    /// Queues a request for a service of another thread. [`Status::ResourceExhausted`]: too much waits.
     pub(super) fn enqueue_for_thread(
         &mut self,
         held: &mut Held,
-        service: u16,
         request: QueuedRequest<P>,
-    ) -> bool {
-        enqueue(self.cross_thread.entry(service).or_default(), held, request)
+    ) -> Result<(), Status> {
+        let service = request.service;
+        enqueue(self.cross_thread.entry(service).or_default(), held, request)?;
+        self.mark_ready(service);
+        Ok(())
     }
 
     /// Whether requests wait for a service of another thread.

@@ -9,13 +9,13 @@ use crate::{
     client_port::ClientPort,
     dispatcher::{
         Dispatcher, Outgoing, ReplyTo, Returned, Scratch,
-        long_bodies::{PIECE_BYTES, Recipient},
+        pieces::PIECE_BYTES,
         said::{mark_service, not_executed},
         shares::Charge,
     },
     metrics::Counter,
     request::{Body, Caller, Request},
-    services::{QueuedRequest, Served, dequeue, requeue},
+    services::{Served, dequeue, requeue},
     source::{PrivateBody, Source},
     threads::{ThreadCall, ThreadEvent, ThreadHandle, ThreadRequest},
 };
@@ -143,37 +143,20 @@ impl<P: ClientPort> Dispatcher<P> {
     ) {
         let Some(mut queue) = self.provider_calls.take_queue(service) else { return };
         while let Some(request) = dequeue(&mut queue, &mut self.held) {
-            let QueuedRequest { key, caller, rank, method, body } = request;
+            let key = request.key;
             // Its caller may have given up.
             if self.provider_calls.unqueued(key).is_none() {
                 continue;
             }
-            let body = match body {
-                Source::Private(body) => body,
-                left @ (Source::Left(_) | Source::Landed(_)) => {
-                    let recipient = Recipient::Thread { service, rank, method };
-                    self.long_bodies.push((key, caller), left, None, recipient);
-                    continue;
-                }
-            };
-            match self.ask_thread((key, caller), service, (rank, method), body) {
-                Ok(()) => {}
-                Err((body, status @ Status::ResourceExhausted)) => {
-                    let body = Source::Private(body);
-                    let request = QueuedRequest { key, caller, rank, method, body };
-                    let is_queued = requeue(&mut queue, &mut self.held, request);
-                    self.provider_calls.put_queue_back(service, queue);
-                    if is_queued {
-                        self.provider_calls.queued(key);
-                    } else {
-                        let said = not_executed(status);
-                        self.end_provider_call(replies, worker, key, status, said);
-                    }
-                    return;
-                }
-                Err((_, status)) => {
-                    self.end_provider_call(replies, worker, key, status, not_executed(status));
-                }
+            let Err((request, status)) = self.ask_thread(request) else { continue };
+            let is_full = status == Status::ResourceExhausted;
+            if is_full && requeue(&mut queue, &mut self.held, request).is_ok() {
+                self.provider_calls.queued(key);
+            } else {
+                self.end_provider_call(replies, worker, key, status, not_executed(status));
+            }
+            if is_full {
+                return self.provider_calls.put_queue_back(service, queue);
             }
         }
     }

@@ -4,12 +4,12 @@
 use std::mem;
 
 use ids::slots::{Key, SlotTable};
-use rpc::PartialCall;
+use rpc::{PartialCall, Status};
 
 use crate::{
     client_port::{ClientPort, ClientTag},
-    dispatcher::{Outgoing, ReplyTo},
-    fair_queue::FairQueue,
+    dispatcher::{Outgoing, ReplyTo, pieces::MovingBody},
+    fair_queue::{FairQueue, NextTurn},
     limits::{CallerId, ENTRY_BYTES, Held, Wheel},
     source::{PrivateMemory, PrivateShare, Source},
 };
@@ -31,10 +31,7 @@ pub(super) enum Body<P: ClientPort> {
 
 /// A request that is copied in pieces to where it goes on from.
 pub(super) struct LongRequest<P: ClientPort> {
-    pub(super) source: Source<P>,
-    /// If that is private memory, or what it is copied to.
-    share: Option<PrivateShare>,
-    pub(super) done_bytes: usize,
+    pub(super) moving: MovingBody<P>,
     /// The memory that it is copied to, which is taken with the first piece.
     pub(super) begun: Option<Begun>,
     /// There was none though no other body held any: nothing will be given back that it could wait for.
@@ -50,36 +47,32 @@ pub(super) enum Begun {
 }
 
 impl<P: ClientPort> LongRequest<P> {
-    /// If its source is private, `share` is of that.
     pub(super) fn new(source: Source<P>, share: Option<PrivateShare>) -> Self {
-        let (done_bytes, begun, is_beyond_memory) = (0, None, false);
-        Self { source, share, done_bytes, begun, is_beyond_memory }
+        let moving = MovingBody::new(source, share);
+        Self { moving, begun: None, is_beyond_memory: false }
     }
 
-    /// Takes the private memory that it is to be copied to; `false`: there is no room now.
-    pub(super) fn begin_private(&mut self, private: &PrivateMemory) -> bool {
-        let len_bytes = self.source.len_bytes();
+    /// Takes the private memory that it is to be copied to. [`Status::ResourceExhausted`]: there is no room now.
+    pub(super) fn begin_private(&mut self, private: &PrivateMemory) -> Result<(), Status> {
+        let len_bytes = self.moving.source.len_bytes();
         let Some(share) = private.take(len_bytes) else {
             self.is_beyond_memory = !PrivateMemory::may_have(len_bytes);
-            return false;
+            return Err(Status::ResourceExhausted);
         };
         let mut memory = Vec::new();
         // Nobody gives back what the system has not got.
         self.is_beyond_memory = memory.try_reserve_exact(len_bytes).is_err();
-        if !self.is_beyond_memory {
-            self.begun = Some(Begun::Thread(memory));
-            self.share = Some(share);
+        if self.is_beyond_memory {
+            return Err(Status::ResourceExhausted);
         }
-        !self.is_beyond_memory
+        self.begun = Some(Begun::Thread(memory));
+        self.moving.share = Some(share);
+        Ok(())
     }
 
     /// Whether it has memory, and is to get more pieces.
     pub(super) fn is_under_way(&self) -> bool {
-        self.begun.is_some() && !self.is_copied()
-    }
-
-    pub(super) fn is_copied(&self) -> bool {
-        self.done_bytes == self.source.len_bytes()
+        self.begun.is_some() && !self.moving.is_copied()
     }
 }
 
@@ -207,7 +200,7 @@ impl<P: ClientPort> WaitQueues<P> {
     ) -> Result<(), Waiting<P>> {
         let (client, deadline_ns) = (waiting.call.client, waiting.call.deadline_ns);
         let bytes = waiting.body.held_bytes() + ENTRY_BYTES;
-        if !held.admit(CallerId::Client(client), bytes) {
+        if held.admit(CallerId::Client(client), bytes).is_err() {
             return Err(waiting);
         }
         let entry = Entry { rank, bytes, client, waiting: Some(waiting) };
@@ -258,22 +251,22 @@ impl<P: ClientPort> WaitQueues<P> {
         held.release(CallerId::Client(trial.client), trial.bytes);
     }
 
-    /// The call that was tried waits on: before those of others if the peer is blocked or it keeps its turn, else
-    /// behind one of each.
+    /// The call that was tried waits on: before those of others if it keeps its turn or the peer is blocked, else behind
+    /// one of each.
     pub(super) fn put_back(
         &mut self,
         rank: u32,
         trial: Trial,
         waiting: Waiting<P>,
-        keeps_turn: bool,
+        next: NextTurn,
     ) {
         let Trial { key, bytes, client } = trial;
         if let Some(entry) = self.entries.get_mut(key) {
             entry.waiting = Some(waiting);
         }
         let queue = &mut self.queues[rank as usize];
-        let loses_turn = !queue.is_blocked && !keeps_turn;
-        queue.calls.put_back(client, bytes, key, loses_turn);
+        let next = if queue.is_blocked { NextTurn::Own } else { next };
+        queue.calls.put_back(client, bytes, key, next);
         self.list(rank);
     }
 

@@ -13,7 +13,7 @@ use bootstrap::{JobId, RankInfo, Secret};
 use client::{Filler, LentBytes, message};
 use copyrpc_daemon::{
     CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound,
-    LeftRequests, Limits, Parts, Replies, Rights, Services, Status, ThreadHandle,
+    LeftRequests, Limits, NotCopied, Parts, Replies, Rights, Services, Status, ThreadHandle,
     membership::DetectorConfig,
     metrics::{Counter, MetricsFile},
 };
@@ -129,17 +129,17 @@ impl Replies for TestReplies {
         len_bytes: usize,
         part: Range<usize>,
         fill: impl FnOnce(&mut Filler<'_>),
-    ) -> bool {
+    ) -> Result<(), NotCopied> {
         let mut clients = self.0.borrow_mut();
         assert!(clients.unanswered.contains(&to), "a part of {to:?}, which is answered");
         clients.parts += 1;
         match core::mem::take(&mut clients.next_part) {
             NextPart::Put => {}
-            NextPart::Refused => return false,
+            NextPart::Refused => return Err(NotCopied),
             NextPart::Panics => panic!("a part that cannot be put"),
         }
         if clients.gone.contains(&to.0) {
-            return false;
+            return Err(NotCopied);
         }
         clients.copied_bytes += part.len();
         clients.most_at_once = clients.most_at_once.max(part.len());
@@ -148,7 +148,7 @@ impl Replies for TestReplies {
         // What was put before of another answer counts as nothing.
         *put_bytes = if part.start == 0 { part.len() } else { *put_bytes + part.len() };
         fill(&mut Filler::from(&mut body[part]));
-        true
+        Ok(())
     }
 
     fn reply_stored(&mut self, to: Address, len_bytes: usize) {
@@ -158,16 +158,21 @@ impl Replies for TestReplies {
         clients.end(to, Status::Ok, body);
     }
 
-    fn read_left(&mut self, from: Address, part: Range<usize>, to: &mut Vec<u8>) -> bool {
+    fn read_left(
+        &mut self,
+        from: Address,
+        part: Range<usize>,
+        to: &mut Vec<u8>,
+    ) -> Result<(), NotCopied> {
         let mut clients = self.0.borrow_mut();
         if clients.gone.contains(&from.0) {
-            return false;
+            return Err(NotCopied);
         }
         clients.copied_bytes += part.len();
         clients.most_at_once = clients.most_at_once.max(part.len());
         let left = clients.left.get(&from).expect("memory is read until it is given back");
         to.extend_from_slice(&left[part]);
-        true
+        Ok(())
     }
 
     /// The user is the number of the client.

@@ -20,7 +20,6 @@ pub use client::{
     blocking::BlockingClient,
     calls::CallId,
     connection::ConnectError,
-    future::{FutureClient, ResponseFuture},
     pipelined::{PipelinedClient, SubmitError},
     session::{ClientConfig, Newcomer, NewcomerState, Terms},
 };

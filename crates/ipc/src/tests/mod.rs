@@ -2,7 +2,6 @@
 
 mod basics;
 mod faults;
-mod futures;
 mod hostile;
 mod in_place;
 mod introduced;

@@ -1,9 +1,5 @@
 //! The programs of these tests' processes.
 
-use core::{
-    future::Future as _,
-    task::{Context, Poll, Waker},
-};
 use std::{
     os::fd::AsFd as _,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,8 +12,8 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use super::rig::*;
 use crate::{
-    BlockingClient, CallError, ClientConfig, EvictReason, FutureClient, Newcomer, NewcomerState,
-    PipelinedClient, Server, Wait,
+    BlockingClient, CallError, ClientConfig, EvictReason, Newcomer, NewcomerState, PipelinedClient,
+    Server, Wait,
 };
 
 /// Not a test of its own: runs the role that the environment names, if it names one.
@@ -234,9 +230,6 @@ fn fork_and_call(path: &Path) {
     let mut client = sync(path);
     let mut calls = pipelined::<()>(path);
     calls.submit(b"in flight", ()).unwrap();
-    let futures = FutureClient::connect(path, patient()).unwrap();
-    let mut future = Box::pin(futures.call(b"in flight"));
-    let mut poll = move || future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     expect_increment(&mut client, b"before");
     let child = fork();
     assert!(child >= 0, "fork failed");
@@ -245,10 +238,9 @@ fn fork_and_call(path: &Path) {
         let told = catch_unwind(AssertUnwindSafe(|| {
             let forked = Err(CallError::ForkedHandle);
             assert_eq!(calls.poll(|(), outcome| assert_eq!(outcome, forked)), 1);
-            assert_eq!(poll(), Poll::Ready(Err(CallError::ForkedHandle)));
             assert_eq!(client.call(b"child"), forked);
             // Destructors run, as at the exit of a script's interpreter.
-            drop((client, calls, poll, futures));
+            drop((client, calls));
         }));
         _exit(told.is_err().into());
     }
@@ -259,7 +251,6 @@ fn fork_and_call(path: &Path) {
     eventually("the parent's call ends", || {
         calls.poll(|(), outcome| assert_eq!(outcome, Ok(&b"jo!gmjhiu"[..]))) == 1
     });
-    eventually("its future too", || poll() == Poll::Ready(Ok(b"jo!gmjhiu".to_vec())));
 }
 
 fn exit_with_calls(path: &Path) {

@@ -1,8 +1,8 @@
 //! The side that calls.
 //!
 //! ```text
-//!  blocking  pipelined  future ▶ reactor   what programs use
-//!      └─────────┴─────────┘
+//!  blocking  pipelined                     what programs use
+//!      └─────────┘
 //!  session ▶ connection                    an operating system: a socket, a pidfd, epoll, the clock
 //!      ▼
 //!  core ▶ calls                            no operating system: memory and time are given to it
@@ -12,7 +12,5 @@ pub(crate) mod blocking;
 pub(crate) mod calls;
 pub(crate) mod connection;
 pub(crate) mod core;
-pub(crate) mod future;
 pub(crate) mod pipelined;
-pub(crate) mod reactor;
 pub(crate) mod session;

@@ -204,16 +204,24 @@ impl Replies {
     }
 
     /// Appends a copy of a part of a request that [was left](crate::Server::leave_large) where its client put it,
-    /// and may change it at any time. Returns whether it did: if not, the request was answered, or its client is
-    /// gone.
+    /// and may change it at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::ClientGone`]: the request was answered, or its client is gone.
     ///
     /// # Panics
     ///
     /// If the part ends behind the longest request.
-    pub fn read_left(&mut self, id: RequestId, part: Range<usize>, to: &mut Vec<u8>) -> bool {
-        let session = self.table.session(id.client);
-        session
-            .is_some_and(|session| session.calls.read_left((id.call, id.serial), part, to).is_ok())
+    pub fn read_left(
+        &mut self,
+        id: RequestId,
+        part: Range<usize>,
+        to: &mut Vec<u8>,
+    ) -> Result<(), ReplyError> {
+        let session = self.table.session(id.client).ok_or(ReplyError::ClientGone)?;
+        let read = session.calls.read_left((id.call, id.serial), part, to);
+        read.map_err(|_| ReplyError::ClientGone)
     }
 
     /// Lends a part of such a request; `None`: it cannot be [read](Self::read_left), or only by a copy.

@@ -437,12 +437,6 @@ impl Server {
         None
     }
 
-    /// Process id of a client, by the kernel.
-    #[must_use]
-    pub fn client_pid(&mut self, client: ClientId) -> Option<u32> {
-        if self.core.is_served(client) { self.sockets.pid(client.slot) } else { None }
-    }
-
     /// Counters of what the server did, from its start.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -184,12 +184,6 @@ impl Sockets {
         socket.unwatch(poller);
         Some(socket.owner())
     }
-
-    /// Process id of a client, by the kernel; `None`: it is in another PID namespace.
-    pub(crate) fn pid(&self, slot: u16) -> Option<u32> {
-        let pid = self.by_slot[usize::from(slot)].as_ref()?.connection.peer_credentials().pid;
-        (pid != 0).then_some(pid)
-    }
 }
 
 /// Memory of one client. The down half is mapped first, then sealed, so that it never leaves this process
