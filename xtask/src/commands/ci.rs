@@ -88,9 +88,11 @@ const MISTAKES: [&str; 2] = ["early-credit", "late-taken"];
 /// Small clusters in virtual time, with faults that their seeds draw: each runs twice, and both
 /// times has to go the same way. Then some with a mistake in them, which has to be found.
 fn seeds(workspace: &Workspace) -> Result<Outcome> {
+    // Of the whole workspace, as the tests have built it: with `-p` its features are others.
+    run_command(cargo(workspace, ["build", "--quiet", "--workspace", "--bin", "copyrpc-lab"]))?;
     for (workload, seeds) in SWARMS {
-        let swarm = ["run", "--quiet", "-p", "copyrpc-lab", "--", "sim", "cluster", "--twice"];
-        let mut swarm = cargo(workspace, swarm);
+        let mut swarm = Command::new(workspace.target_dir("debug").join("copyrpc-lab"));
+        swarm.current_dir(&workspace.root).args(["sim", "cluster", "--twice"]);
         swarm.args(["--nodes", "3", "--clients", "2", "--for", "200us"]);
         swarm.args(["--workload", workload, "--seeds", seeds]);
         run_command(swarm)?;
