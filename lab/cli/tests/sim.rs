@@ -235,6 +235,18 @@ fn sim_takes_other_constants_from_options_and_files_and_says_which_there_are() {
     let output = sim(&["two-rank", "--set", "sendqueue=300"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("one_way, jitter"));
+    for (command, value, told) in [
+        ("two-rank", "clients=0", "clients = 0"),
+        ("dct", "units=2.5", "units = 2.5"),
+        ("dct", "reads_max=-1", "reads_max = -1"),
+        ("dct", "cache_ways=1351", "cache_contexts = 1350"),
+        ("bistability", "warm_items=5000", "warm_items = 5000"),
+    ] {
+        let output = sim(&[command, "--set", value]);
+        assert_eq!(output.status.code(), Some(2), "{command} {value}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(told) && error.contains("choose"), "{value}: {error}");
+    }
     let path = std::env::temp_dir().join(format!("copyrpc-profile-{}", std::process::id()));
     std::fs::write(&path, "# slower\nsend_queue = 900 # ns\n\nturn = many\n").unwrap();
     let output = sim(&["two-rank", "--profile", path.to_str().unwrap()]);
