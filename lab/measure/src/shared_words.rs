@@ -212,7 +212,7 @@ impl Patience<'_> {
         self.wait()
     }
 
-    /// [`wait`](Self::wait) that offers the core to whoever else wants it.
+    /// [`wait`](Self::wait) that offers the core to other threads.
     ///
     /// # Errors
     ///
