@@ -13,6 +13,7 @@ use crate::{
     delegated::DelegatedCalls,
     error::Error,
     limit::SharedLimit,
+    one_core,
     shared_words::SharedWords,
     traffic::Traffic,
     workers::WorkerCalls,
@@ -24,6 +25,8 @@ use crate::{
 pub enum Job {
     /// Rates of bare memory.
     Limit(SharedLimit),
+    /// Round trips on one core that both share.
+    OneCore,
     /// Through the NIC.
     Traffic(Traffic),
     /// To a server in the other process.
@@ -117,6 +120,7 @@ impl Job {
     ) -> Result<Measured, Error> {
         match self {
             Self::Limit(limit) => Ok(limit.initiate(shared, sample.count)?.into()),
+            Self::OneCore => Ok(one_core::initiate(shared, sample)?.into()),
             Self::Calls(calls) => Ok(calls.initiate(shared, sample)?.into()),
             Self::Delegated(calls) => Ok(calls.initiate(shared, sample)?.into()),
             Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) | Self::DcReads(_) => {
@@ -138,6 +142,7 @@ impl Job {
                 ready()?;
                 limit.respond(shared, sample.count)
             }
+            Self::OneCore => one_core::respond(shared, ready),
             Self::Calls(calls) => calls.respond(shared, sample, ready),
             Self::Delegated(calls) => calls.respond(shared, sample, ready),
             Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) | Self::DcReads(_) => {
@@ -155,7 +160,7 @@ impl Job {
             Self::Worker(calls) => calls.len_bytes,
             Self::Protocol(calls) => calls.len_bytes,
             Self::DcReads(_) => dc_reads::READ_BYTES,
-            Self::Limit(_) => 0,
+            Self::Limit(_) | Self::OneCore => 0,
         }
     }
 

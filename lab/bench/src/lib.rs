@@ -19,6 +19,7 @@
 //! clients       what users write, in each form and language (a feature)
 //! two_hosts     calls between hosts: a server that echoes, a client that measures
 //! limit, rings  what the same two processes reach with bare memory: the reference of every ratio
+//! one_core      round trips of the same two on one core: what it takes to hand it over
 //! process_pair  the two processes: pinned, connected, dying together
 //! ```
 //!
@@ -41,6 +42,7 @@ pub mod job;
 pub mod limit;
 pub mod long_calls;
 mod nic;
+mod one_core;
 pub mod parts;
 pub mod plan;
 pub mod process_pair;

@@ -104,7 +104,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicSide for NicWork<N, F> {
                 let side = self.side.take().ok_or(Error::NoNic)?;
                 Ok(side.initiate(calls, shared, sample)?.into())
             }
-            Job::Limit(_) | Job::Calls(_) | Job::Delegated(_) => Err(Error::NoNic),
+            Job::Limit(_) | Job::OneCore | Job::Calls(_) | Job::Delegated(_) => Err(Error::NoNic),
         }
     }
 
@@ -126,7 +126,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicSide for NicWork<N, F> {
             Job::Protocol(_) => {
                 self.side.take().ok_or(Error::NoNic)?.respond(shared, sample, ready)
             }
-            Job::Limit(_) | Job::Calls(_) | Job::Delegated(_) => Err(Error::NoNic),
+            Job::Limit(_) | Job::OneCore | Job::Calls(_) | Job::Delegated(_) => Err(Error::NoNic),
         }
     }
 }

@@ -23,6 +23,8 @@ use crate::{
 
 /// Reference of every round trip.
 pub(crate) const LINE_ROUND_TRIP: &str = "limit/line-round-trip/processes";
+/// Between two processes that share a core and hand it over: two changes of process.
+const ONE_CORE_ROUND_TRIP: &str = "limit/round-trip/one-core";
 /// What a small WRITE WITH IMMEDIATE moves, without a NIC.
 const ANNOUNCED_ROUND_TRIP: &str = "limit/announced-round-trip/32B";
 /// Reference of every rate.
@@ -213,7 +215,10 @@ pub fn limits(quick: bool) -> Vec<Planned> {
     let threads =
         Planned::new("limit/line-round-trip/threads", Metric::RoundTrip, Measurement::Threads);
     let lines = references_of_lines();
-    [threads.lines(2.0)].into_iter().chain(lines).chain(copies(sizes(quick))).collect()
+    let one_core = Measurement::Together(Job::OneCore);
+    let one_core = Planned::new(ONE_CORE_ROUND_TRIP, Metric::RoundTrip, one_core);
+    let ends = [one_core.against(LINE_ROUND_TRIP)].into_iter().chain(copies(sizes(quick)));
+    [threads.lines(2.0)].into_iter().chain(lines).chain(ends).collect()
 }
 
 /// What is measured through a NIC, after what it is compared with.

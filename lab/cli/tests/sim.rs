@@ -235,6 +235,18 @@ fn sim_takes_other_constants_from_options_and_files_and_says_which_there_are() {
     let output = sim(&["two-rank", "--set", "sendqueue=300"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("one_way, jitter"));
+    for (command, value, told) in [
+        ("two-rank", "clients=0", "clients = 0"),
+        ("dct", "units=2.5", "units = 2.5"),
+        ("dct", "reads_max=-1", "reads_max = -1"),
+        ("dct", "cache_ways=1351", "cache_contexts = 1350"),
+        ("bistability", "warm_items=5000", "warm_items = 5000"),
+    ] {
+        let output = sim(&[command, "--set", value]);
+        assert_eq!(output.status.code(), Some(2), "{command} {value}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(told) && error.contains("choose"), "{value}: {error}");
+    }
     let path = std::env::temp_dir().join(format!("copyrpc-profile-{}", std::process::id()));
     std::fs::write(&path, "# slower\nsend_queue = 900 # ns\n\nturn = many\n").unwrap();
     let output = sim(&["two-rank", "--profile", path.to_str().unwrap()]);
@@ -290,6 +302,38 @@ fn sim_steady_compares_starts() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("perturbed") && text.contains("seed 1"), "{text}");
+    let set = ["steady", "--nodes", "2", "--depth", "1", "--spread", "50", "--set", "clients=2"];
+    let output = sim(&[&set[..], &short].concat());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), text, "the machine's clients");
+}
+
+#[test]
+fn sim_steady_prints_the_table_over_nodes_as_the_document_shows_it() {
+    let small = ["--nodes", "2,3", "--depth", "1,8", "--clients", "2", "--spread", "90"];
+    let short = ["--warm-up", "50us", "--for", "50us"];
+    let output = sim(&[&["steady", "--by-nodes"], &small[..], &short].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().collect::<Vec<_>>();
+    assert_eq!(lines[0], "| nodes | 1 call | 8 calls | messages per request | MiB per node |");
+    assert_eq!(lines[1], "|---|---|---|---|---|");
+    let fields = |line: &str| line.split(" | ").map(str::to_owned).collect::<Vec<_>>();
+    let rows = [fields(lines[2]), fields(lines[3])];
+    assert_eq!(rows.each_ref().map(|row| row[0].as_str()), ["| 2, rc", "| 3, rc"]);
+    for row in rows {
+        let rates = row[1..3].iter().flat_map(|range| range.split('–'));
+        assert!(rates.map(str::parse::<f64>).all(|rate| rate.is_ok_and(|it| it > 0.0)), "{row:?}");
+        assert_eq!(row[3].split(", ").count(), 2, "{row:?}");
+    }
+    let document =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/simulation.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let head = "| nodes | 1 call | 8 calls | 64 calls | messages per request | MiB per node |";
+    assert!(document.lines().any(|line| line == head), "the document has this form");
+    let spread = ["steady", "--by-nodes", "--nodes", "1024", "--depth", "64"];
+    let output = sim(&[&spread[..], &short].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("| 1024, dc:8 | not run |"), "{text}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::{
 const NOT_SILENT: Duration = Duration::from_secs(20);
 
 /// Smallest forms, at least one of each command. Commands of docs/instruments.md are looked at where they run.
-const FORMS: [&str; 15] = [
+const FORMS: [&str; 16] = [
     "dct --leave-one-out",
     "bistability --tried",
     "two-rank",
@@ -22,6 +22,7 @@ const FORMS: [&str; 15] = [
     "sensitivity two-rank",
     "mutants --model two-rank",
     "steady --nodes 2,3 --depth 1 --clients 2 --flush default,self-clocked:16 --transport dc:16 --spread 90 --warm-up 50us --for 50us --series",
+    "steady --by-nodes --nodes 2,3 --depth 1,8 --clients 2 --spread 90 --warm-up 50us --for 50us",
     "curve --clients 2",
     "scalerpc --clients 40",
     "prototypes --nodes 2 --depth 1 --clients 2",

@@ -3,7 +3,7 @@
 use std::{fmt, fs, io, str::FromStr};
 
 use os::affinity::{AffinityError, allowed_cores};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 /// The two cores of a measurement, always different ones.
@@ -110,6 +110,32 @@ pub fn pin(core: usize) -> io::Result<()> {
     let mut mask = CpuSet::new();
     mask.set(core);
     Ok(sched_setaffinity(None, &mask)?)
+}
+
+/// The calling thread on another core, until this is dropped.
+#[derive(Debug)]
+pub struct Guest {
+    home: CpuSet,
+}
+
+impl Guest {
+    /// Moves the calling thread to `core`.
+    ///
+    /// # Errors
+    ///
+    /// Whatever `sched_getaffinity(2)` or `sched_setaffinity(2)` reports.
+    pub fn of(core: usize) -> io::Result<Self> {
+        let home = sched_getaffinity(None)?;
+        pin(core)?;
+        Ok(Self { home })
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // The thread was there before; if its cores are gone meanwhile, it stays.
+        let _ = sched_setaffinity(None, &self.home);
+    }
 }
 
 /// Hardware threads of the physical core that `core` belongs to; empty if unknown.

@@ -13,6 +13,7 @@
 use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -34,6 +35,8 @@ const SHARED_BYTES: usize = STREAM_OFFSET_BYTES + STREAM_SLOTS * SLOT_WORDS * si
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Empty polls between two looks at the clock.
 const POLLS_PER_CLOCK: u32 = 1 << 12;
+/// The same, where each poll offers the core: others may have had it in between.
+const OFFERS_PER_CLOCK: u32 = 64;
 /// Longer between two looks at the clock is time in which the thread did not run.
 const GAP_MAX: Duration = Duration::from_millis(20);
 
@@ -206,6 +209,18 @@ impl Patience<'_> {
     #[inline]
     pub fn pause(&mut self) -> Result<(), WaitError> {
         hint::spin_loop();
+        self.wait()
+    }
+
+    /// [`wait`](Self::wait) that offers the core to other threads.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError`].
+    #[inline]
+    pub fn offer_core(&mut self) -> Result<(), WaitError> {
+        thread::yield_now();
+        self.polls += POLLS_PER_CLOCK / OFFERS_PER_CLOCK - 1;
         self.wait()
     }
 

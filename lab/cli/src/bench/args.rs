@@ -56,15 +56,16 @@ Examples:
   copyrpc-lab bench segments
   copyrpc-lab bench segments --clients 6 --qd 16 --runs 12 --json rounds.jsonl
 
-Each round runs bench ipc, bench rpc, the work of the store on one thread, and bench kv with two daemons, as commands \
-of their own. The layers of a round predict the store of that round: nothing is fitted. Where each process has a core, a \
-daemon's side of each segment bounds the rate, or the round trips of the calls in flight do; else both sides of all \
-segments share the cores. The NIC is that of COPYRPC_NIC.";
+Each round runs bench limit, bench ipc, bench rpc, the work of the store on one thread, and bench kv with two daemons, as \
+commands of their own. The layers of a round predict the store of that round: nothing is fitted. Where each process has \
+a core, a daemon's side of each segment bounds the rate, or the round trips of the calls in flight do; else both sides of \
+all segments share the cores, and each switch between processes, as often as the store counted it, takes half a round \
+trip of two processes on one core. The NIC is that of COPYRPC_NIC.";
 
 /// Benchmarks of a layer each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LayerCommand {
-    /// What the machine can do: cache-line round trips and streams, memory copies.
+    /// What the machine can do: cache-line round trips and streams, memory copies, a core that two share.
     #[command(after_help = BENCH_HELP)]
     Limit(BenchArgs),
     /// What a NIC does: rates, round trips and bandwidths between two processes.

@@ -2,7 +2,8 @@
 //!
 //! In each round the benchmarks of the layers and of the key-value store run one after the other, as commands of their
 //! own. The prediction of a round is made of that round's layers, and stands beside that round's store. No constant is
-//! fitted, and no number of the store goes into its prediction.
+//! fitted. The one number of the store that goes into its prediction is a count: how often a core went from a process to
+//! another one per call, which no layer can tell.
 
 use std::{
     collections::HashMap,
@@ -36,6 +37,8 @@ const ROUNDS: u16 = 6;
 /// Values that fit a slot of `ipc` with their heads, as far as that is possible.
 const VALUE_BYTES: usize = 24;
 const KEYS: &str = "2k";
+/// A round trip of two processes on one core: two switches.
+const ONE_CORE: &str = "limit/round-trip/one-core";
 /// A prediction that is off by less is as good as was aimed for, in per cent.
 const AIM_PERCENT: f64 = 15.0;
 
@@ -75,6 +78,8 @@ struct Segments {
     work: f64,
     /// Of this, to carry it out.
     serve: f64,
+    /// A core goes from a process to another one: half a round trip of two that share it.
+    switch: f64,
 }
 
 /// Processors and load.
@@ -117,6 +122,11 @@ impl Asked {
             Self::Rate { .. } => "remote, k/s",
         }
     }
+
+    /// Its name without a unit.
+    fn load(self) -> &'static str {
+        self.name().split(',').next().unwrap_or_default()
+    }
 }
 
 /// A prediction, and the name of its bound.
@@ -127,18 +137,21 @@ struct Predicted {
 }
 
 impl Segments {
-    fn predict(&self, asked: Asked, at: Circumstances) -> Predicted {
-        let Self { ipc_trip, ipc, rpc_trip, rpc, work, serve, .. } = *self;
+    /// Predicts a number of the store, in which a core went so many times per call from a process to another one.
+    fn predict(&self, asked: Asked, at: Circumstances, switches: f64) -> Predicted {
+        let Self { ipc_trip, ipc, rpc_trip, rpc, work, serve, switch, .. } = *self;
+        let switches_ns = switches * switch;
         let remote = match asked {
             Asked::Latency => {
-                return Predicted { value: ipc_trip + rpc_trip + work, bound: "trips" };
+                let value = ipc_trip + rpc_trip + work + switches_ns;
+                return Predicted { value, bound: "trips" };
             }
             Asked::Rate { remote_percent } => f64::from(remote_percent) / 100.0,
         };
         if !at.has_cores() {
             // All processes share all cores, and every part of a call takes its time on one of them: both sides of
-            // each segment.
-            let call_ns = 2.0 * ipc + 2.0 * remote * rpc + work;
+            // each segment, and all switches.
+            let call_ns = 2.0 * ipc + 2.0 * remote * rpc + work + switches_ns;
             return Predicted { value: at.cores as f64 * 1e6 / call_ns, bound: "processors" };
         }
         // For each call of its node a daemon serves a client, calls for it, and answers a call of another node.
@@ -247,6 +260,7 @@ impl Round<'_> {
             ..Workload::default()
         };
         let work = bare::work(&workload)?;
+        let one_core = self.layer(&format!("limit --cell {ONE_CORE}"))?;
         Ok(Segments {
             ipc_trip: trip.cell("ipc/round-trip/56B")?,
             ipc: each_ns(ipc.cell(&format!("ipc/{clients}-processes/depth-{depth}/56B"))?),
@@ -255,6 +269,7 @@ impl Round<'_> {
             rpc: each_ns(rpc.cell(&format!("rpc/1-endpoint-qd{}/32B", many.max(2)))?),
             work: work.whole_ns,
             serve: work.serve_ns,
+            switch: one_core.cell(ONE_CORE)? / 2.0,
         })
     }
 
@@ -274,12 +289,15 @@ impl Round<'_> {
     }
 
     /// In the order of [`Asked::ALL`].
-    fn measured(&self) -> anyhow::Result<[f64; 4]> {
+    fn measured(&self) -> anyhow::Result<[OfStore; 4]> {
         let alone = self.store(1, 1, "remote")?;
         let together = self.store(self.at.clients, self.at.depth, "local,natural,remote")?;
-        let rate = |part| Ok::<_, anyhow::Error>(together.of_store(part, "rate")? / 1e3);
+        let rate = |part| {
+            let OfStore { measured, switches } = OfStore::of(&together, part, "rate")?;
+            Ok::<_, anyhow::Error>(OfStore { measured: measured / 1e3, switches })
+        };
         Ok([
-            alone.of_store(Some("/remote"), "latency-p50")?,
+            OfStore::of(&alone, Some("/remote"), "latency-p50")?,
             rate(Some("/local"))?,
             rate(None)?,
             rate(Some("/remote"))?,
@@ -287,11 +305,34 @@ impl Round<'_> {
     }
 }
 
+/// A number of the store, and what was counted beside it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct OfStore {
+    measured: f64,
+    /// Times per call that a core went from a process of the store to another one.
+    switches: f64,
+}
+
+impl OfStore {
+    fn of(store: &Medians, part: Option<&str>, metric: &str) -> anyhow::Result<Self> {
+        let of = |metric| store.of_store(part, metric);
+        let switches = of("client-switches")? + of("daemon-switches")?;
+        Ok(Self { measured: of(metric)?, switches })
+    }
+}
+
 /// A round: its segments, and for each number of the store what was predicted and measured.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     segments: Segments,
-    rows: [(Predicted, f64); 4],
+    rows: [(Predicted, OfStore); 4],
+}
+
+impl Outcome {
+    fn new(segments: Segments, store: [OfStore; 4], at: Circumstances) -> Self {
+        let predict = |index: usize| segments.predict(Asked::ALL[index], at, store[index].switches);
+        Self { segments, rows: std::array::from_fn(|index| (predict(index), store[index])) }
+    }
 }
 
 /// `copyrpc-lab bench segments`.
@@ -309,11 +350,7 @@ pub(super) fn run(args: &SegmentsArgs) -> anyhow::Result<()> {
         let segments = round.segments()?;
         progress.step("store");
         let measured = round.measured()?;
-        let row = |(asked, measured)| (segments.predict(asked, at), measured);
-        let mut rows = Asked::ALL.into_iter().zip(measured).map(row);
-        let rows =
-            [(); 4].map(|()| rows.next().unwrap_or((Predicted { value: 0.0, bound: "" }, 0.0)));
-        outcomes.push(Outcome { segments, rows });
+        outcomes.push(Outcome::new(segments, measured, at));
     }
     drop(progress);
     if let Some(path) = &args.json {
@@ -324,10 +361,10 @@ pub(super) fn run(args: &SegmentsArgs) -> anyhow::Result<()> {
 
 fn write_json(outcomes: &[Outcome], to: &mut dyn io::Write) -> io::Result<()> {
     for (round, Outcome { segments, rows }) in outcomes.iter().enumerate() {
-        for (asked, (predicted, measured)) in Asked::ALL.into_iter().zip(rows) {
+        for (asked, (predicted, store)) in Asked::ALL.into_iter().zip(rows) {
             let object = serde_json::json!({
                 "round": round, "number": asked.name(), "predicted": predicted.value, "bound": predicted.bound,
-                "measured": measured, "segments_ns": segments,
+                "measured": store.measured, "switches_per_call": store.switches, "segments_ns": segments,
             });
             writeln!(to, "{object}")?;
         }
@@ -344,7 +381,7 @@ type Part = (&'static str, &'static str, fn(&Segments) -> f64);
 
 fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
     let mut segments = Table::new(2, ["segment", "of", "ns"]);
-    let parts: [Part; 7] = [
+    let parts: [Part; 8] = [
         ("client and daemon, one call", "bench ipc", |s| s.ipc_trip),
         ("client and daemon, busy", "bench ipc", |s| s.ipc),
         ("NIC alone, in no prediction", "bench rpc", |s| s.raw_trip),
@@ -352,17 +389,25 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
         ("daemon and daemon, busy", "bench rpc", |s| s.rpc),
         ("the workload itself", "one thread", |s| s.work),
         ("of this, the store", "one thread", |s| s.serve),
+        ("one switch on a core", "bench limit", |s| s.switch),
     ];
     for (name, source, part) in parts {
         let ns = median_of(outcomes, |outcome| part(&outcome.segments));
         segments.push([name.to_owned(), source.to_owned(), number(ns)]);
+    }
+    for (row, asked) in Asked::ALL.into_iter().enumerate() {
+        let switches = |outcome: &Outcome| outcome.rows[row].1.switches;
+        let per_call = median_of(outcomes, switches);
+        let ns = median_of(outcomes, |outcome| switches(outcome) * outcome.segments.switch);
+        let name = format!("{} switches of a call", number(per_call));
+        segments.push([name, asked.load().to_owned(), number(ns)]);
     }
     let head = ["bench kv", "bound", "predicted", "measured", "ratio", ""];
     let mut table = Table::new(2, head);
     for (row, asked) in Asked::ALL.into_iter().enumerate() {
         let pairs = outcomes.iter().map(|outcome| {
             let (predicted, measured) = outcome.rows[row];
-            (measured, predicted.value)
+            (measured.measured, predicted.value)
         });
         let Some(ratio) = Ratio::of(pairs) else { continue };
         let error = 100.0 * (ratio.median - 1.0).abs();
@@ -371,7 +416,7 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
             asked.name().to_owned(),
             outcomes.first().map_or("", |outcome| outcome.rows[row].0.bound).to_owned(),
             number(median_of(outcomes, |outcome| outcome.rows[row].0.value)),
-            number(median_of(outcomes, |outcome| outcome.rows[row].1)),
+            number(median_of(outcomes, |outcome| outcome.rows[row].1.measured)),
             ratio.to_string(),
             verdict.to_owned(),
         ]);
@@ -380,8 +425,8 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
     let shared = if at.has_cores() { "a core for each process" } else { "processes share cores" };
     format!(
         "{}\n\n{}\n\n{cores} cores, {NODES} nodes of {clients} clients with {depth} calls in flight each:\n{shared}; medians of {} \
-         rounds\naim: off by {} at most; trips: round trips one after the other; processors:\nboth sides of all segments \
-         on all cores; daemons: their side of each segment\n",
+         rounds\naim: off by {} at most; trips: round trips one after the other; processors:\nboth sides of all segments, and \
+         switches, on all cores; daemons: their side of\neach segment\n",
         segments.text(),
         table.text(),
         outcomes.len(),
@@ -401,12 +446,52 @@ mod tests {
         rpc: 50.0,
         work: 200.0,
         serve: 50.0,
+        switch: 500.0,
     };
 
     fn predicted(asked: Asked, cores: usize, depth: u16) -> (f64, &'static str) {
         let at = Circumstances { cores, clients: 4, depth };
-        let Predicted { value, bound } = SEGMENTS.predict(asked, at);
+        let Predicted { value, bound } = SEGMENTS.predict(asked, at, 0.0);
         (value.round(), bound)
+    }
+
+    #[test]
+    fn switches_take_their_time_where_processes_share_cores_and_nowhere_else() {
+        let predicted = |asked, cores| {
+            let at = Circumstances { cores, clients: 4, depth: 64 };
+            SEGMENTS.predict(asked, at, 3.2).value.round()
+        };
+        // 400 + 600 + 200 ns of trips and work, and 3.2 switches of 500 ns.
+        assert_eq!(predicted(Asked::Latency, 2), 2800.0);
+        // Two cores, on which a call to the other node takes 500 ns, and as long for its switches.
+        let remote = Asked::Rate { remote_percent: 100 };
+        assert_eq!(predicted(remote, 2), (2e6_f64 / (500.0 + 1600.0)).round());
+        assert_eq!(predicted(remote, 10), 8000.0);
+    }
+
+    #[test]
+    fn a_stored_run_gives_a_number_its_switches_and_they_make_the_prediction() {
+        let row = |cell: &str, metric: &str, median: f64| {
+            let row = serde_json::json!({
+                "cell": cell, "regime": "all", "metric": metric, "median": median,
+            });
+            format!("{row}\n")
+        };
+        let text = [
+            row("delegation/2x4/remote/2000keys", "rate", 250_000.0),
+            row("delegation/2x4/remote/2000keys", "client-switches", 1.5),
+            row("delegation/2x4/remote/2000keys", "daemon-switches", 2.5),
+            row("delegation/2x4/2000keys", "daemon-switches", 9.0),
+        ];
+        let store = Medians::read(&text.concat());
+        let remote = OfStore::of(&store, Some("/remote"), "rate").unwrap();
+        assert_eq!(remote, OfStore { measured: 250_000.0, switches: 4.0 });
+        let missing = OfStore::of(&store, None, "daemon-switches").unwrap_err();
+        assert!(missing.to_string().contains("client-switches"), "{missing}");
+        let at = Circumstances { cores: 2, clients: 4, depth: 8 };
+        let Outcome { rows, .. } = Outcome::new(SEGMENTS, [remote; 4], at);
+        assert_eq!(rows[0].0.value, 1200.0 + 4.0 * 500.0);
+        assert_eq!(rows[3].0, Predicted { value: 2e6 / (500.0 + 2000.0), bound: "processors" });
     }
 
     #[test]
@@ -451,10 +536,9 @@ mod tests {
     #[test]
     fn a_prediction_stands_beside_what_was_measured_within_80_columns() {
         let at = Circumstances { cores: 2, clients: 4, depth: 8 };
-        let row = |asked, measured| (SEGMENTS.predict(asked, at), measured);
-        let [a, b, c, d] = Asked::ALL;
-        let rows = [row(a, 1250.0), row(b, 4000.0), row(c, 4400.0), row(d, 4000.0)];
-        let text = text_of(&[Outcome { segments: SEGMENTS, rows }; 6], at);
+        let store =
+            [1250.0, 4000.0, 4400.0, 4000.0].map(|measured| OfStore { measured, switches: 0.0 });
+        let text = text_of(&[Outcome::new(SEGMENTS, store, at); 6], at);
         let row_of = |name: &str| {
             let found = text.lines().map(str::trim).find(|line| line.starts_with(name));
             found.unwrap_or_else(|| panic!("no row {name}: {text}"))

@@ -9,7 +9,8 @@ use sim::machine::{Constants, with_constant};
 
 #[derive(Debug, Args)]
 pub(super) struct ConstantArgs {
-    /// Another value of a constant of the machine, as `wqe=0.7`; a name that is none lists all.
+    /// Another value of a constant of the machine, as `wqe=0.7`, or of what it has a number of, as `clients=16`; a name
+    /// that is none lists all.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     set: Vec<String>,
     /// A file with such a line for each constant; `#` begins a comment.

@@ -43,6 +43,11 @@ fn rows_of(cell: &ReducedCell) -> Vec<Row> {
     }
     let cpu = cell.cpu_per_call_ns;
     rows.extend(cpu.map(|cpu| row(cell.name.clone(), "cpu-per-call", "ns", cpu)));
+    let switches =
+        [("client-switches", cell.clients_switches), ("daemon-switches", cell.ranks_switches)];
+    for (metric, each) in switches {
+        rows.extend(each.map(|each| row(cell.name.clone(), metric, "per call", each)));
+    }
     if let (Some((vs, ratio)), Some(first)) = (&cell.versus, rows.first_mut()) {
         first.vs = Some(vs.clone());
         first.set_ratio(Some(*ratio));
@@ -77,6 +82,9 @@ mod tests {
         };
         assert_eq!(find("tcp/2x4/qd4/natural", "rate").unwrap()["median"], 100_000.0);
         assert!(find("tcp/2x4/qd4/natural/local", "latency-p99.9").is_some());
+        for side in ["client-switches", "daemon-switches"] {
+            assert_eq!(find("tcp/2x4/qd4/natural", side).unwrap()["unit"], "per call");
+        }
         assert!(find("tcp/2x4/qd4/remote/local", "rate").is_none(), "there were no local calls");
     }
 

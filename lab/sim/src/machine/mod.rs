@@ -11,7 +11,7 @@ pub use connect_ib::CONNECT_IB;
 pub use connect_x7::{
     CLIENT_JITTER_NS, CLIENT_NS, FLUSH_NS, JITTER_NS, ONE_WAY_NS, SEND_QUEUE_NS, TAKE_NS,
 };
-pub use constants::{BadConstant, Constants, with_constant};
+pub use constants::{BadConstant, Constants, CountField, with_constant};
 pub use delegation::{CONNECT_X7, DelegationProfile, QUICK_NIC};
 pub use loopback::{LOOPBACK, LoopbackProfile};
 pub use two_rank::{TWO_RANK, TwoRankProfile};

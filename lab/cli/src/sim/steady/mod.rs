@@ -20,6 +20,8 @@ use sim::{
     world::Time,
 };
 
+mod by_nodes;
+
 use super::{cluster::parse_time, compared, constants::ConstantArgs, progress::Progress};
 
 pub(super) const HELP: &str = "\
@@ -31,6 +33,8 @@ Examples:
   copyrpc-lab sim steady --flush immediate --series
                                                     a collapse over time
   copyrpc-lab sim steady --quick-nic --set wire=0.5  # another NIC and way
+  copyrpc-lab sim steady --by-nodes --jobs 8        64 to 1024 nodes, the table of
+                                                    docs/simulation.md
 
 Production daemons run with the times of the one ConnectX-7, which were fitted to other daemons; nobody has \
 measured this one there. A load begins cold, with a burst, or with a burst and a daemon that stands still for a \
@@ -43,32 +47,32 @@ write answers straight to the client (to client), a work request for each remote
 #[derive(Debug, Args)]
 pub(crate) struct SteadyArgs {
     /// Numbers of daemons, one per node.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2,4,8", value_parser = RangedU64ValueParser::<u32>::new().range(2..=1024))]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2,4,8", default_value_if("by_nodes", "true", by_nodes::NODES), value_parser = RangedU64ValueParser::<u32>::new().range(2..=1024))]
     nodes: Vec<u32>,
     /// Calls in flight of each client.
-    #[arg(long, value_name = "D,…", value_delimiter = ',', default_value = "1,32", value_parser = RangedU64ValueParser::<u16>::new().range(1..=64))]
+    #[arg(long, value_name = "D,…", value_delimiter = ',', default_value = "1,32", default_value_if("by_nodes", "true", by_nodes::DEPTHS), value_parser = RangedU64ValueParser::<u16>::new().range(1..=64))]
     depth: Vec<u16>,
     /// When batches leave: `default`, or as in `bench calls --switch flush`.
     #[arg(long, value_name = "POLICY,…", value_delimiter = ',', default_value = "default", value_parser = parse_policy)]
     flush: Vec<Policy>,
-    /// `rc`, or `dc:N` with N initiators.
-    #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',', default_value = "rc", value_parser = parse_transport)]
+    /// `rc`, or `dc:N` with N initiators [default: rc; with --by-nodes dc:8 beyond 128 nodes].
+    #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',', value_parser = parse_transport)]
     transport: Vec<Connected>,
     /// Threads of each daemon, over which clients and peers are spread.
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=16))]
     threads: u32,
-    /// Clients of each daemon.
-    #[arg(long, value_name = "M", default_value_t = 46, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
-    clients: u32,
+    /// Clients of each daemon [default: the machine's, 46].
+    #[arg(long, value_name = "M", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    clients: Option<u32>,
     /// The NIC takes 74 ns for each request, which is assumed, and not 599 ns.
     #[arg(long)]
     quick_nic: bool,
     /// What is not counted at first, in virtual time.
-    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "1ms", default_value_if("by_nodes", "true", by_nodes::WARM_UP), value_parser = parse_time)]
     warm_up: Time,
-    /// What is counted then, in virtual time.
-    #[arg(long = "for", value_name = "TIME", default_value = "1ms", value_parser = parse_time)]
-    length: Time,
+    /// What is counted then, in virtual time [default: 1ms; with --by-nodes 500us, or 300us beyond 128 nodes].
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
+    length: Option<Time>,
     /// Largest difference of the three rates, in percent of the largest.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     spread: f64,
@@ -81,6 +85,10 @@ pub(crate) struct SteadyArgs {
     /// Leaves the other daemon out, which takes long with many nodes.
     #[arg(long)]
     alone: bool,
+    /// A table in Markdown with a row for each number of nodes, from 64 to 1024 unless --nodes says otherwise: that of
+    /// docs/simulation.md. Leaves the other daemon out, and loads whose nodes times calls are more than 32768.
+    #[arg(long, conflicts_with_all = ["series", "json"])]
+    by_nodes: bool,
     /// Runs that go on at a time, 1 to 256. Their numbers do not depend on it; their memory adds up.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     jobs: usize,
@@ -94,7 +102,9 @@ pub(crate) struct SteadyArgs {
 impl SteadyArgs {
     fn machine(&self) -> anyhow::Result<DelegationProfile> {
         let machine = if self.quick_nic { QUICK_NIC } else { CONNECT_X7 };
-        self.constants.apply(&machine)
+        let mut machine = self.constants.apply(&machine)?;
+        machine.clients = self.clients.unwrap_or(machine.clients);
+        Ok(machine)
     }
 }
 
@@ -175,15 +185,17 @@ pub(super) fn run(args: &SteadyArgs, progress: &Progress) -> anyhow::Result<()> 
         let Steady { nodes, depth, .. } = asked.load;
         let other = match rows.last() {
             Some(last) if (last.nodes, last.depth) == (nodes, depth) => last.other,
-            _ if args.alone => None,
+            _ if args.alone || args.by_nodes => None,
             _ => Some(reference(args, &machine, nodes, depth)),
         };
         rows.push(row(asked, runs, other)?);
     }
     if args.json {
         progress.print_json(&rows)?;
+    } else if args.by_nodes {
+        progress.print(&by_nodes::markdown(args, &machine, &rows))?;
     } else {
-        progress.print(&text_of(args, &rows))?;
+        progress.print(&text_of(args, &machine, &rows))?;
         if args.series {
             rows.iter().try_for_each(|row| progress.print(&series_of(args, row)))?;
         }
@@ -206,19 +218,19 @@ pub(super) fn run(args: &SteadyArgs, progress: &Progress) -> anyhow::Result<()> 
 impl SteadyArgs {
     /// Every combination, in the order of the table.
     fn asked(&self, machine: DelegationProfile) -> Vec<Asked<'_>> {
-        let Self { threads, clients, seed, warm_up, length, .. } = *self;
+        let Self { threads, seed, warm_up, .. } = *self;
         let mut asked = Vec::new();
         for &nodes in &self.nodes {
-            for &depth in &self.depth {
+            for &depth in self.depth.iter().filter(|depth| self.is_run(nodes, **depth)) {
                 for policy in &self.flush {
                     let default = || FlushPolicy::for_peers(nodes as usize - 1);
                     let flush = policy.policy.unwrap_or_else(default);
-                    let (lengths, begin) = ((warm_up, length), Begin::Cold);
-                    asked.extend(self.transport.iter().map(|&transport| {
+                    let (lengths, begin) = ((warm_up, self.length_of(nodes)), Begin::Cold);
+                    asked.extend(self.transports(nodes).into_iter().map(|transport| {
                         let load = Steady {
                             nodes,
                             threads,
-                            clients,
+                            clients: machine.clients,
                             depth,
                             flush,
                             transport,
@@ -305,9 +317,8 @@ fn to_client_max(machine: &DelegationProfile, nodes: u32) -> f64 {
 
 /// The other daemon, per node.
 fn reference(args: &SteadyArgs, machine: &DelegationProfile, nodes: u32, depth: u16) -> Other {
-    let profile = DelegationProfile { clients: args.clients, ..*machine };
     // One call per µs trickles in.
-    let warm_up_us = f64::from(args.clients) * f64::from(depth) + 3000.0;
+    let warm_up_us = f64::from(machine.clients) * f64::from(depth) + 3000.0;
     let run = |start, hold| {
         let load = Load {
             nodes: nodes as usize,
@@ -319,7 +330,7 @@ fn reference(args: &SteadyArgs, machine: &DelegationProfile, nodes: u32, depth: 
             warm_up_us,
             end_us: warm_up_us + 1000.0,
         };
-        reference_daemon::run(&profile, &load, args.seed).total_mops / f64::from(nodes)
+        reference_daemon::run(machine, &load, args.seed).total_mops / f64::from(nodes)
     };
     let holds = [Hold::Fixed(5.0), Hold::Fixed(10.0), Hold::Fixed(20.0), Hold::Adaptive(10.0)];
     Other {
@@ -333,7 +344,7 @@ fn reference(args: &SteadyArgs, machine: &DelegationProfile, nodes: u32, depth: 
 fn series_of(args: &SteadyArgs, row: &Row) -> String {
     let mut table = compared::numbers(&["until, µs", "cold", "burst", "perturbed"]);
     let mut at_ns = 0.0;
-    let lengths = [args.warm_up, args.length].into_iter();
+    let lengths = [args.warm_up, args.length_of(row.nodes)].into_iter();
     let parts =
         lengths.flat_map(|length| (0..PARTS).map(move |_| length.as_ns() / f64::from(PARTS)));
     for (part, length_ns) in parts.enumerate() {
@@ -348,7 +359,7 @@ fn series_of(args: &SteadyArgs, row: &Row) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "MiB for reading")]
-fn text_of(args: &SteadyArgs, rows: &[Row]) -> String {
+fn text_of(args: &SteadyArgs, machine: &DelegationProfile, rows: &[Row]) -> String {
     let mut ours = compared::numbers(&[
         "flush, by",
         "nodes",
@@ -386,7 +397,7 @@ fn text_of(args: &SteadyArgs, rows: &[Row]) -> String {
          registered for connections, per node; {} calls not answered; seed {}\n\nbeside it\n{beside}\n\nthe other daemon after a burst, \
          from a trickle, and with the best of its holds; direct: what one send queue per node answers without a daemon; \
          to client: at most, with answers straight to clients\n",
-        args.clients,
+        machine.clients,
         args.threads,
         rows.iter().map(|row| row.not_answered).sum::<u64>(),
         args.seed
