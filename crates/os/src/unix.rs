@@ -298,6 +298,15 @@ impl UnixConnection {
         ready::wait(&self.socket, PollFlags::empty(), clock::NOW).map_err(os("poll"))
     }
 
+    /// Whether a datagram, or the connection's end, waits to be received.
+    ///
+    /// # Errors
+    ///
+    /// [`SocketError::Os`].
+    pub fn is_readable(&self) -> Result<bool, SocketError> {
+        ready::wait(&self.socket, PollFlags::IN, clock::NOW).map_err(os("poll"))
+    }
+
     /// Sends one datagram; see [`fdpass::send`].
     ///
     /// # Errors

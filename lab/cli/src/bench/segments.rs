@@ -245,7 +245,9 @@ impl Round<'_> {
         let Circumstances { clients, depth, .. } = self.at;
         let each_ns = |rate: f64| 1e3 / rate;
         let trip = self.layer("ipc --cell ipc/round-trip/56B")?;
-        let shape = format!("ipc --clients {clients} --depth {depth} --cell processes");
+        // Where processes share cores, one client and the server with a core each: switches are a segment of their own.
+        let pairs = if self.at.has_cores() { clients } else { 1 };
+        let shape = format!("ipc --clients {pairs} --depth {depth} --cell processes");
         let ipc = self.layer(&shape)?;
         let many = u32::from(clients) * u32::from(depth);
         let rpc =
@@ -263,7 +265,7 @@ impl Round<'_> {
         let one_core = self.layer(&format!("limit --cell {ONE_CORE}"))?;
         Ok(Segments {
             ipc_trip: trip.cell("ipc/round-trip/56B")?,
-            ipc: each_ns(ipc.cell(&format!("ipc/{clients}-processes/depth-{depth}/56B"))?),
+            ipc: each_ns(ipc.cell(&format!("ipc/{pairs}-processes/depth-{depth}/56B"))?),
             raw_trip: rpc.cell("round-trip/rc-write-imm/32B")?,
             rpc_trip: rpc.cell("rpc/1-endpoint-qd1/32B")?,
             rpc: each_ns(rpc.cell(&format!("rpc/1-endpoint-qd{}/32B", many.max(2)))?),

@@ -23,7 +23,7 @@ use crate::endpoint::{
 /// Connections that may wait for their hello; a newer one displaces the oldest.
 const PENDING_MAX: usize = 64;
 
-/// The longest silence of a connection.
+/// The longest silence of a connection. One that has said hello waits until the server has time to read it.
 const HELLO_TIMEOUT_NS: u64 = 1_000_000_000;
 
 /// Connections accepted per look.
@@ -199,13 +199,17 @@ impl ClientListener {
             let added = poller.add(listener, PollKey::LISTENER.to_word());
             self.resume_ns = added.is_err().then_some(now_ns + BACKOFF_NS);
         }
-        while self.pending.front().is_some_and(|oldest| oldest.deadline_ns <= now_ns) {
-            self.drop_oldest(poller);
+        let mut index = 0;
+        while let Some(pending) = self.pending.get_mut(index) {
+            if pending.deadline_ns > now_ns {
+                index += 1;
+            } else if pending.connection.is_readable().unwrap_or(false) {
+                pending.deadline_ns = now_ns.saturating_add(HELLO_TIMEOUT_NS);
+                index += 1;
+            } else {
+                self.drop_at(index, poller);
+            }
         }
-    }
-
-    fn drop_oldest(&mut self, poller: &Poller) {
-        self.drop_at(0, poller);
     }
 
     fn drop_at(&mut self, index: usize, poller: &Poller) {
@@ -272,7 +276,32 @@ fn lock_beside(socket: &Path) -> Result<LockFile, BindError> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(not(miri))]
+    use std::path::PathBuf;
+
     use super::*;
+
+    /// A server that is busy, or whose thread does not run, reads late: its newcomers were closed before.
+    #[test]
+    #[cfg(not(miri))]
+    fn who_has_said_hello_waits_for_a_server_that_reads_late_and_the_silent_leave() {
+        let path = PathBuf::from(format!("@copyrpc-listener-{}", std::process::id()));
+        let poller = Poller::new().unwrap();
+        let mut listener = ClientListener::open(&path, &poller).unwrap();
+        let soon = || clock::deadline_ns(core::time::Duration::from_secs(60));
+        let connect = || UnixConnection::connect(&Address::from(path.as_path()), soon()).unwrap();
+        let [polite, silent] = [(); 2].map(|()| connect());
+        polite.send(&handshake::write_hello(), &[], soon()).unwrap();
+        listener.accept(&poller);
+        assert_eq!(listener.pending.len(), 2);
+        for late in 2..5 {
+            listener.expire(clock::now_ns() + late * HELLO_TIMEOUT_NS, &poller);
+            assert_eq!(listener.pending.len(), 1);
+        }
+        assert!(silent.is_closed().unwrap() && !polite.is_closed().unwrap());
+        let number = listener.pending[0].number;
+        assert!(listener.read_hello(number, &poller).is_some());
+    }
 
     #[test]
     fn fault_b9_a_process_displaces_its_own_connections_first() {
