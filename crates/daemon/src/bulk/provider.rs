@@ -179,6 +179,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         };
         entry.insert(Offer::new(client, name));
         admission.offered(tag);
+        // Who asks after the answer finds it.
+        self.report_ns = 0;
+        self.report_offers(turn);
         Status::Ok
     }
 

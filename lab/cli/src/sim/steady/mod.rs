@@ -33,8 +33,7 @@ Examples:
   copyrpc-lab sim steady --flush immediate --series
                                                     a collapse over time
   copyrpc-lab sim steady --quick-nic --set wire=0.5  # another NIC and way
-  copyrpc-lab sim steady --by-nodes --jobs 8        64 to 1024 nodes, the table of
-                                                    docs/simulation.md
+  copyrpc-lab sim steady --by-nodes --jobs 8        the table of many nodes
 
 Production daemons run with the times of the one ConnectX-7, which were fitted to other daemons; nobody has \
 measured this one there. A load begins cold, with a burst, or with a burst and a daemon that stands still for a \
