@@ -381,6 +381,15 @@ fn median_of(outcomes: &[Outcome], of: impl Fn(&Outcome) -> f64) -> f64 {
 /// A segment, the benchmark that measured it, and its time in nanoseconds.
 type Part = (&'static str, &'static str, fn(&Segments) -> f64);
 
+/// A ratio with its interval, and a mark for the words that it is undecided: a line fits 80 columns.
+fn shown(ratio: &Ratio) -> String {
+    let text = ratio.to_string();
+    match text.split_once(", undecided") {
+        Some((known, _)) => format!("{known}†"),
+        None => text,
+    }
+}
+
 fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
     let mut segments = Table::new(2, ["segment", "of", "ns"]);
     let parts: [Part; 8] = [
@@ -419,7 +428,7 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
             outcomes.first().map_or("", |outcome| outcome.rows[row].0.bound).to_owned(),
             number(median_of(outcomes, |outcome| outcome.rows[row].0.value)),
             number(median_of(outcomes, |outcome| outcome.rows[row].1.measured)),
-            ratio.to_string(),
+            shown(&ratio),
             verdict.to_owned(),
         ]);
     }
@@ -427,8 +436,8 @@ fn text_of(outcomes: &[Outcome], at: Circumstances) -> String {
     let shared = if at.has_cores() { "a core for each process" } else { "processes share cores" };
     format!(
         "{}\n\n{}\n\n{cores} cores, {NODES} nodes of {clients} clients with {depth} calls in flight each:\n{shared}; medians of {} \
-         rounds\naim: off by {} at most; trips: round trips one after the other; processors:\nboth sides of all segments, and \
-         switches, on all cores; daemons: their side of\neach segment\n",
+         rounds\naim: off by {} at most; †: undecided, --runs has more\ntrips: round trips one after the other; processors: both \
+         sides of all\nsegments, and switches, on all cores; daemons: their side of each segment\n",
         segments.text(),
         table.text(),
         outcomes.len(),
