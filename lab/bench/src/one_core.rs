@@ -6,7 +6,7 @@
 
 use std::{io, time::Duration};
 
-use measure::cores::Guest;
+use measure::{cores::Guest, ping_pong, shared_words::Patience};
 use memory::sync::{AtomicU64, Ordering};
 use nix::sys::resource::{UsageWho, getrusage};
 use os::affinity::allowed_cores;
@@ -20,19 +20,15 @@ use crate::{
 
 /// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Ends the responder.
-const STOP: u64 = u64::MAX;
-
-/// Words of a sample: to the responder, back, and the responder's core.
-fn words(shared: &SharedWords) -> [&AtomicU64; 3] {
-    [SharedWord::Ping, SharedWord::Pong, SharedWord::Received].map(|word| shared.word(word))
+/// The responder's core.
+fn core_word(shared: &SharedWords) -> &AtomicU64 {
+    shared.word(SharedWord::Received)
 }
 
 /// Initiator's side: ns per round trip, the median of batches.
 pub(crate) fn initiate(shared: &SharedWords, sample: &SamplePlan) -> Result<f64, Error> {
-    let [ping, pong, core] = words(shared);
     // The control channel, by which the responder said that it is ready, orders this load.
-    let core = core.load(Ordering::Relaxed);
+    let core = core_word(shared).load(Ordering::Relaxed);
     let refused = Error::refused("cannot move to the core of the other process");
     let core = usize::try_from(core).map_err(io::Error::other);
     let _guest = core.and_then(Guest::of).map_err(refused)?;
@@ -41,54 +37,24 @@ pub(crate) fn initiate(shared: &SharedWords, sample: &SamplePlan) -> Result<f64,
     let before = changes(UsageWho::RUSAGE_THREAD);
     let mut laps = Laps::start();
     for number in 1..=count {
-        // SYNC(one-core-ping): pairs with the Acquire in `respond`.
-        ping.store(number, Ordering::Release);
-        loop {
-            // SYNC(one-core-pong): pairs with the Release in `respond`.
-            match pong.load(Ordering::Acquire) {
-                found if found == number => break,
-                found if found + 1 == number => patience.offer_core()?,
-                found => {
-                    let what = "an answer";
-                    return Err(Error::Wrong { index: number, what, found, expected: number });
-                }
-            }
-        }
-        patience.progress();
+        ping_pong::round_trip(shared, number, &mut patience, Patience::offer_core)?;
         if number % batch == 0 {
             laps.lap(batch);
         }
     }
     let counted = changes(UsageWho::RUSAGE_THREAD) - before;
-    // SYNC(one-core-ping): as above.
-    ping.store(STOP, Ordering::Release);
+    ping_pong::stop(shared);
     check(count, counted)?;
     Ok(laps.median_ns())
 }
 
 /// Responder's side: answers until the initiator stops.
 pub(crate) fn respond(shared: &SharedWords, ready: Ready<'_>) -> Result<(), Error> {
-    let [ping, pong, core] = words(shared);
     let allowed = allowed_cores().map_err(Error::refused("cannot tell the core"))?;
-    core.store(allowed.first().map_or(0, |core| *core as u64), Ordering::Relaxed);
+    let core = allowed.first().map_or(0, |core| *core as u64);
+    core_word(shared).store(core, Ordering::Relaxed);
     ready()?;
-    let mut patience = shared.patience(PATIENCE);
-    let mut answered = 0;
-    loop {
-        // SYNC(one-core-ping): pairs with the Release in `initiate`.
-        let number = ping.load(Ordering::Acquire);
-        if number == answered {
-            patience.offer_core()?;
-            continue;
-        }
-        patience.progress();
-        if number == STOP {
-            return Ok(());
-        }
-        // SYNC(one-core-pong): pairs with the Acquire in `initiate`.
-        pong.store(number, Ordering::Release);
-        answered = number;
-    }
+    Ok(ping_pong::answer_by(shared, Patience::offer_core)?)
 }
 
 /// Times that a core went from a thread to something else, by the kernel's count; 0 where it does not count.
@@ -145,7 +111,11 @@ mod tests {
         let value = value.unwrap();
         assert!(value.is_finite() && value > 0.0, "{value}");
         assert_eq!(shared.word(SharedWord::Pong).load(Ordering::Relaxed), 20);
-        assert_eq!(shared.word(SharedWord::Ping).load(Ordering::Relaxed), STOP);
+        assert_eq!(
+            shared.word(SharedWord::Ping).load(Ordering::Relaxed),
+            u64::MAX,
+            "it was stopped"
+        );
     }
 
     #[test]

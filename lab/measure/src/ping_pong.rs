@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use memory::sync::{AtomicU64, Ordering};
+use memory::sync::Ordering;
 
 use crate::{
     cores::{self, Cores},
@@ -34,30 +34,26 @@ pub const PROBE_WINDOW: Duration = Duration::from_millis(6);
 ///
 /// [`WaitError`].
 pub fn round_trips(shared: &SharedWords, window: Duration) -> Result<f64, WaitError> {
-    let ping = shared.word(SharedWord::Ping);
-    let pong = shared.word(SharedWord::Pong);
     let mut patience = shared.patience(PATIENCE);
     let mut count = 0;
-    run(ping, pong, &mut count, window, &mut patience)?;
-    let laps = run(ping, pong, &mut count, window, &mut patience)?;
-    // SYNC(ping): the last count; the same pair as in `round_trip`.
-    ping.store(STOP, Ordering::Release);
+    run(shared, &mut count, window, &mut patience)?;
+    let laps = run(shared, &mut count, window, &mut patience)?;
+    stop(shared);
     Ok(laps.median_ns())
 }
 
-fn run(
-    ping: &AtomicU64,
-    pong: &AtomicU64,
+fn run<'a>(
+    shared: &'a SharedWords,
     count: &mut u64,
     window: Duration,
-    patience: &mut Patience<'_>,
+    patience: &mut Patience<'a>,
 ) -> Result<Laps, WaitError> {
     let begin = Instant::now();
     let mut laps = Laps::start();
     loop {
         for _ in 0..BATCH {
             *count += 1;
-            round_trip(ping, pong, *count, patience)?;
+            round_trip(shared, *count, patience, Patience::wait)?;
         }
         if laps.lap(BATCH.into()) - begin >= window {
             return Ok(laps);
@@ -65,21 +61,35 @@ fn run(
     }
 }
 
+/// Initiator's side of one round trip, with another `count` than the last one; `wait` follows each look that finds no
+/// answer.
+///
+/// # Errors
+///
+/// [`WaitError`].
 #[inline]
-fn round_trip(
-    ping: &AtomicU64,
-    pong: &AtomicU64,
+pub fn round_trip<'a>(
+    shared: &'a SharedWords,
     count: u64,
-    patience: &mut Patience<'_>,
+    patience: &mut Patience<'a>,
+    wait: impl Fn(&mut Patience<'a>) -> Result<(), WaitError>,
 ) -> Result<(), WaitError> {
-    // SYNC(ping): pairs with the Acquire in `answer`.
+    let ping = shared.word(SharedWord::Ping);
+    let pong = shared.word(SharedWord::Pong);
+    // SYNC(ping): pairs with the Acquire in `answer_by`.
     ping.store(count, Ordering::Release);
-    // SYNC(pong): pairs with the Release in `answer`.
+    // SYNC(pong): pairs with the Release in `answer_by`.
     while pong.load(Ordering::Acquire) != count {
-        patience.wait()?;
+        wait(patience)?;
     }
     patience.progress();
     Ok(())
+}
+
+/// Initiator's side: ends the responder.
+pub fn stop(shared: &SharedWords) {
+    // SYNC(ping): the last count; the same pair as in `round_trip`.
+    shared.word(SharedWord::Ping).store(STOP, Ordering::Release);
 }
 
 /// Responder's side: answers until the initiator stops.
@@ -88,6 +98,18 @@ fn round_trip(
 ///
 /// [`WaitError`].
 pub fn answer(shared: &SharedWords) -> Result<(), WaitError> {
+    answer_by(shared, Patience::wait)
+}
+
+/// As [`answer`]; `wait` follows each look that finds no count.
+///
+/// # Errors
+///
+/// [`WaitError`].
+pub fn answer_by<'a>(
+    shared: &'a SharedWords,
+    wait: impl Fn(&mut Patience<'a>) -> Result<(), WaitError>,
+) -> Result<(), WaitError> {
     let ping = shared.word(SharedWord::Ping);
     let pong = shared.word(SharedWord::Pong);
     let mut patience = shared.patience(PATIENCE);
@@ -96,7 +118,7 @@ pub fn answer(shared: &SharedWords) -> Result<(), WaitError> {
         // SYNC(ping): pairs with the Release in `round_trip`.
         let count = ping.load(Ordering::Acquire);
         if count == answered {
-            patience.wait()?;
+            wait(&mut patience)?;
             continue;
         }
         patience.progress();
