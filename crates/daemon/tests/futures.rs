@@ -122,6 +122,20 @@ fn fault_a13_dropped_futures_free_their_calls() {
     });
 }
 
+#[test]
+fn fault_g2_a_future_that_sleeps_meets_its_deadline() {
+    with_daemon("futures-deadline", |socket| {
+        let _silent = Provider::offer(&socket, &Offer::new(SILENT.service), config()).unwrap();
+        let client = FutureClient::connect(&socket, config()).unwrap();
+        let timeout = Duration::from_millis(50);
+        let start = Instant::now();
+        let ended = block_on(client.call_within(SILENT, b"never answered", timeout));
+        assert_eq!(ended.unwrap_err().status(), Status::DeadlineExceeded);
+        assert!(start.elapsed() >= timeout);
+        assert_eq!(block_on(client.call(ECHO, b"on")), Ok(b"on".to_vec()));
+    });
+}
+
 /// Does nothing, but is there as long as it may be woken.
 struct Counted;
 
