@@ -89,7 +89,9 @@ const MISTAKES: [&str; 2] = ["early-credit", "late-taken"];
 /// times has to go the same way. Then some with a mistake in them, which has to be found.
 fn seeds(workspace: &Workspace) -> Result<Outcome> {
     // Of the whole workspace, as the tests have built it: with `-p` its features are others.
-    run_command(cargo(workspace, ["build", "--quiet", "--workspace", "--bin", "copyrpc-lab"]))?;
+    let build =
+        ["build", "--quiet", "--workspace", "--bin", "copyrpc-lab", "--target-dir", "target"];
+    run_command(cargo(workspace, build))?;
     for (workload, seeds) in SWARMS {
         let mut swarm = Command::new(workspace.target_dir("debug").join("copyrpc-lab"));
         swarm.current_dir(&workspace.root).args(["sim", "cluster", "--twice"]);
