@@ -1,5 +1,5 @@
 //! What one client can cost the others, with real processes: attackers at low priority beside an honest
-//! client, whose rate is measured. `docs/daemon.md` has the table that this prints:
+//! client, whose rate is measured. `docs/results/isolation.csv` has the table that this prints:
 //!
 //! ```text
 //! COPYRPC_TEST_ISOLATION_S=3 cargo test --release -p copyrpc-cli --test daemons isolation -- --nocapture
