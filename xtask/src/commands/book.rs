@@ -48,7 +48,10 @@ pub(crate) fn run(workspace: &Workspace, source: Option<&str>) -> Result<Outcome
         fs::write(book.join(page(document)), site.finished(document)?)?;
     }
     for path in &site.copied {
-        fs::copy(workspace.root.join(path), book.join(path))?;
+        let copy = book.join(path);
+        // A folder without a document, as `docs/results` is, has no page that made it.
+        fs::create_dir_all(copy.parent().unwrap_or(&book))?;
+        fs::copy(workspace.root.join(path), copy)?;
     }
     Ok(Outcome::Passed(format!("{} pages in target/book", site.rendered.len())))
 }
