@@ -23,6 +23,7 @@ fn constants_of_two_ranks_matter_or_it_is_known_why_not() {
 }
 
 #[test]
-fn constants_of_reads_over_dc_matter_or_it_is_known_why_not() {
+#[ignore = "slow: a run per constant"]
+fn constants_of_reads_over_dc_matter_or_it_is_known_why_not_slow() {
     each_constant_is_noticed_or_known_not_to_matter(Model::Dct);
 }
