@@ -36,7 +36,8 @@ enum Command {
     Lines,
     /// Steps that tell what a change can break: format, tidy, packages, licences, clippy, documentation, its site, tests
     Check,
-    /// Slower judges: benchmarks in smoke mode, seeds, platforms, loom, Miri, AddressSanitizer, fuzz targets
+    /// Slower judges: tests whose names end in `_slow`, benchmarks in smoke mode, seeds, platforms, loom, Miri,
+    /// AddressSanitizer, fuzz targets
     Judges {
         /// Also run long tests, minutes of storm, and the mutants, which take minutes per crate
         #[arg(long)]

@@ -47,7 +47,8 @@ daemons of NIC soft and two user ids say so
 ";
 
 #[test]
-fn fault_n2_what_containers_promise_holds_across_namespaces_of_each_kind() {
+#[ignore = "slow: half a minute of starting and killing"]
+fn fault_n2_what_containers_promise_holds_across_namespaces_of_each_kind_slow() {
     let Some(root) = root() else {
         let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
         assert!(!is_ci, "no namespaces; install util-linux 2.36, and allow them");

@@ -29,7 +29,7 @@ fn missing() -> Option<&'static str> {
 }
 
 #[test]
-#[ignore = "boots a systemd, as root, for half a minute"]
+#[ignore = "long: boots a systemd, as root, for half a minute"]
 fn the_unit_is_started_again_after_what_passes_and_left_alone_after_what_does_not_long() {
     if let Some(missing) = missing() {
         let is_ci = env::var_os("CI").is_some_and(|value| value == "true");

@@ -56,7 +56,8 @@ fn every_command_has_a_smallest_form_here() {
 }
 
 #[test]
-fn every_command_fits_80_columns_of_a_file_and_tells_of_its_progress() {
+#[ignore = "slow: a minute of simulating"]
+fn every_command_fits_80_columns_of_a_file_and_tells_of_its_progress_slow() {
     for form in FORMS {
         let started = Instant::now();
         let output = sim(form);

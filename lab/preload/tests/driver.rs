@@ -32,7 +32,7 @@ const UVERBS: Testbed = Testbed {
 };
 
 conformance::suite!(
-    #[ignore = "needs a device: `the_driver_passes_the_suite_on_libmlx5` starts it where there is one"]
+    #[ignore = "needs a device: `the_driver_passes_the_suite_on_libmlx5_slow` starts it where there is one"]
     libmlx5,
     on_libmlx5,
     UVERBS
@@ -121,7 +121,8 @@ fn a_virtual_function_is_driven_within_its_limits() {
 
 /// Each scenario between threads and between processes, and the death of a process.
 #[test]
-fn the_driver_passes_the_suite_on_libmlx5() {
+#[ignore = "slow: the whole suite, in processes"]
+fn the_driver_passes_the_suite_on_libmlx5_slow() {
     if has_library() {
         let scenarios = conformance::scenarios::<Nic>().len();
         assert_eq!(run_tests("libmlx5::", LinkLayer::InfiniBand), 2 * scenarios + 1);

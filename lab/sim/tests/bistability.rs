@@ -17,7 +17,8 @@ fn is_upper(mops_per_node: f64) -> bool {
 }
 
 #[test]
-fn claimed_numbers_are_within_their_tolerance() {
+#[ignore = "slow: half a minute of simulating"]
+fn claimed_numbers_are_within_their_tolerance_slow() {
     for seed in [1, 300] {
         let outcome = bistability::run(seed, |_, _| {});
         for row in &outcome.rows {
@@ -129,7 +130,8 @@ fn the_formula_says_where_states_begin_and_end_and_round_trips_are_not_in_it() {
 
 /// Time that gathers messages lifts many nodes and costs two; what adds none changes little.
 #[test]
-fn approaches_that_gather_messages_help_where_the_send_queue_is_the_limit() {
+#[ignore = "slow: half a minute of simulating"]
+fn approaches_that_gather_messages_help_where_the_send_queue_is_the_limit_slow() {
     let tried = tried::run(&CONNECT_X7, 1, |_, _| {});
     println!("{tried:?}");
     let gain = |name: &str, nodes| {

@@ -29,7 +29,8 @@ fn each_constant_of_delegation_that_matters_has_mutants_both_ways() {
 }
 
 #[test]
-fn mutants_of_delegation_have_other_states() {
+#[ignore = "slow: a run per mutant of the model"]
+fn mutants_of_delegation_have_other_states_slow() {
     only_known_ones_survive(Model::Bistability);
 }
 

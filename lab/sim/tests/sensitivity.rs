@@ -12,7 +12,7 @@ fn each_constant_is_noticed_or_known_not_to_matter(model: Model) {
 
 /// What matters most is among the mutants, which every run of the tests judges.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: minutes"]
 fn constants_of_delegation_matter_or_it_is_known_why_not_long() {
     each_constant_is_noticed_or_known_not_to_matter(Model::Bistability);
 }
@@ -23,6 +23,7 @@ fn constants_of_two_ranks_matter_or_it_is_known_why_not() {
 }
 
 #[test]
-fn constants_of_reads_over_dc_matter_or_it_is_known_why_not() {
+#[ignore = "slow: a run per constant"]
+fn constants_of_reads_over_dc_matter_or_it_is_known_why_not_slow() {
     each_constant_is_noticed_or_known_not_to_matter(Model::Dct);
 }

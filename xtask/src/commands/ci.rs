@@ -2,7 +2,7 @@
 
 use std::{env, path::Path, process::Command};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::{
     asan, book, cargo, deb, fuzz, has_tool, judge_tests, loom, miri, mutants, package, platforms,
@@ -35,6 +35,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
 
 /// Judges that are slower than the steps of `check`; `full` adds those that take minutes per crate.
 pub(crate) fn judges(workspace: &Workspace, report: &mut Report, full: bool) {
+    report.run("slow", || slow_tests(workspace));
     report.run("benches", || benches(workspace));
     report.run("seeds", || seeds(workspace));
     report.run("platforms", || platforms::run(workspace));
@@ -105,6 +106,16 @@ fn seeds(workspace: &Workspace) -> Result<Outcome> {
         found += run_tests(cargo(workspace, mistake))?;
     }
     Ok(Outcome::Passed(format!("1400 seeds, {found} mistakes found")))
+}
+
+/// Ignored tests whose names end in `_slow`: programs of others, and measurements that documents state.
+fn slow_tests(workspace: &Workspace) -> Result<Outcome> {
+    let arguments = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"];
+    let mut command = cargo(workspace, arguments);
+    command.args(["_slow", "--", "--ignored"]);
+    let passed = run_tests(command)?;
+    ensure!(passed > 0, "no test has a name that ends in `_slow`");
+    Ok(Outcome::Passed(format!("{passed} tests")))
 }
 
 /// Steps that take too long for every change: ignored tests whose names end in `_long`, the scenarios of

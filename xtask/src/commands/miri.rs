@@ -6,7 +6,7 @@
 //! miri-flags = "-Zmiri-disable-isolation" # optional
 //! ```
 
-use std::{env, process::Command, time::Instant};
+use std::{cmp::Reverse, env, fs, path::PathBuf, process::Command, time::Instant};
 
 use anyhow::Result;
 
@@ -20,7 +20,7 @@ const FLAGS_DEFAULT: &str = "-Zmiri-strict-provenance -Zmiri-symbolic-alignment-
 
 /// Runs the tests of every crate that asks for it.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    let members = workspace.members_with("miri");
+    let mut members = workspace.members_with("miri");
     if members.is_empty() {
         return Ok(Outcome::NothingToRun("nothing to run: no crate sets `miri = true`".into()));
     }
@@ -28,7 +28,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         let remedy = "rustup toolchain install nightly --component miri,rust-src";
         return Ok(Outcome::MissingTool(remedy.into()));
     }
-    // Miri interprets with one thread: the crates share the cores.
+    // Miri interprets with one thread: the crates share the cores, those with the most text begin.
+    let files = workspace.files()?;
+    members.sort_by_cached_key(|member| Reverse(rust_bytes(workspace, &files, member)));
     let passed = for_each(&members, width(), |member| {
         let start = Instant::now();
         let label = format!("{}: ", member.package);
@@ -38,6 +40,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     })?;
     let passed = passed.iter().sum::<usize>();
     Ok(Outcome::Passed(format!("{passed} tests, {} crates", members.len())))
+}
+
+/// Length of the Rust files of a crate, its tests included.
+fn rust_bytes(workspace: &Workspace, files: &[PathBuf], member: &Member) -> u64 {
+    let own = files.iter().filter(|file| file.starts_with(&member.dir));
+    let rust = own.filter(|file| file.extension().is_some_and(|extension| extension == "rs"));
+    rust.filter_map(|file| fs::metadata(workspace.root.join(file)).ok()).map(|it| it.len()).sum()
 }
 
 /// The unit tests of one crate whose names contain `filter`.

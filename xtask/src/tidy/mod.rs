@@ -7,6 +7,7 @@ mod cycles;
 mod excerpts;
 mod faults;
 mod grammar;
+mod ignored;
 pub(crate) mod lines;
 pub(crate) mod links;
 mod manifests;
@@ -56,6 +57,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(sizes::check(&tree));
     findings.extend(statements::check(&tree));
     findings.extend(grammar::check(&tree));
+    findings.extend(ignored::check(&tree));
     findings.extend(cycles::check(&tree));
     findings.extend(words::check(&tree));
     findings.extend(links::check(&tree));

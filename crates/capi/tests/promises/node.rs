@@ -72,7 +72,9 @@ impl Node {
     }
 
     pub(crate) fn start_daemon(&mut self) {
-        let alone = daemon::alone(self.runtime.clone());
+        let mut alone = daemon::alone(self.runtime.clone());
+        // Requests that wait for their cancellation outlast every drain.
+        alone.config.drain_timeout = Duration::from_millis(200);
         let daemon = BackgroundDaemon::start(alone, Selection::from_env(), |_| Default::default());
         self.daemon = Some(daemon.unwrap());
     }

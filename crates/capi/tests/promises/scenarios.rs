@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use copyrpc::{ClientConfig, Retry, Status};
+use copyrpc::{ClientConfig, Retry, Status, bulk::BulkProvider};
 
 use crate::{
-    clients::{Ask, Ended, Handle, Kind, join},
+    clients::{Ask, Ended, Handle, Kind, block_on, join},
     foreign::Foreign,
     node::{Node, PATIENCE, Pair, Service, eventually},
     told::Origin,
@@ -445,6 +445,35 @@ fn calls_that_are_given_up_leave_room_for_others() {
         assert_eq!(ended.answer.unwrap(), b"body", "{kind:?}");
         assert!(ended.after < LONG, "{kind:?}: {:?}", ended.after);
     });
+}
+
+#[test]
+fn a_provider_of_calls_that_lend_memory_answers_more_than_its_connection_has_places_for() {
+    let node = Node::start();
+    let mut provider = BulkProvider::offer_named(&node.socket(), "probe", config()).unwrap();
+    let callers = [(); 3].map(|()| Handle::connect(Kind::LendingFutures, &node.socket(), config()));
+    let calls: Vec<_> = callers
+        .iter()
+        .flat_map(|caller| (0..DEPTH / 2).map(|_| caller.start(&Ask::HOLD)))
+        .collect();
+    let (mut held, begin) = (Vec::new(), Instant::now());
+    while held.len() < calls.len() {
+        assert!(begin.elapsed() < PATIENCE, "{} of {} calls came", held.len(), calls.len());
+        held.extend(provider.next(SHORT).unwrap());
+    }
+    assert!(held.len() > DEPTH);
+    for work in held {
+        provider.answer(work, Status::Ok, b"held").unwrap();
+    }
+    for ended in join(calls, begin) {
+        assert_eq!(ended.answer.unwrap(), b"held");
+    }
+    // Its connection has places as before.
+    let call = callers[0].start(&Ask::HOLD);
+    let work = provider.next(PATIENCE).unwrap().unwrap();
+    assert!(!provider.is_cancelled(&work));
+    provider.answer(work, Status::Ok, b"next").unwrap();
+    assert_eq!(block_on(call).unwrap(), b"next");
 }
 
 #[test]

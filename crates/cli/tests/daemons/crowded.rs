@@ -48,7 +48,7 @@ fn client_in_time(cluster: &Cluster, rank: u32) -> Client {
 }
 
 #[test]
-#[ignore = "32 daemons beside programs that compute, for a minute"]
+#[ignore = "long: 32 daemons beside programs that compute, for a minute"]
 fn daemons_of_32_ranks_on_two_busy_cores_find_none_of_the_others_dead_long() {
     // Children have the cores of this thread.
     let mut cores = CpuSet::new();

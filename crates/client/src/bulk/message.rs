@@ -71,6 +71,10 @@ pub const WANTS_EXTRA: u8 = 1;
 /// is that, and not the service's word. The daemon reads its own once per turn.
 pub const IS_LATE: u8 = 2;
 
+/// A bit of [`BulkServeHead::flags`]: the daemon answers at once, with nothing, as the provider waits for enough calls.
+/// Daemons of earlier builds answer with the next call.
+pub const WANTS_NO_CALL: u8 = 4;
+
 /// A bit of [`BulkWorkHead::slices`], whose number is far below it: a [`BulkWorkExtra`] follows. Daemons of earlier builds
 /// send none.
 pub const HAS_EXTRA: u16 = 1 << 15;
@@ -141,7 +145,7 @@ head! {
         service: U16,
         /// How the call went: a status of the protocol.
         status: u8,
-        /// [`WANTS_EXTRA`], [`IS_LATE`].
+        /// [`WANTS_EXTRA`], [`IS_LATE`], [`WANTS_NO_CALL`].
         flags: u8,
         /// Zero.
         reserved: [u8; 4],

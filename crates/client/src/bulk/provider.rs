@@ -17,8 +17,8 @@ use crate::{
         BulkError, BulkRegion, Connection, Move, Registrar, daemon_head,
         message::{
             BODY_BYTES_MAX, BulkServeHead, BulkWorkExtra, BulkWorkHead, HAS_EXTRA, IS_LATE,
-            IS_WRITABLE, MoveHead, RegionHead, SliceInfo, TransferHead, WANTS_EXTRA, entries,
-            method,
+            IS_WRITABLE, MoveHead, RegionHead, SliceInfo, TransferHead, WANTS_EXTRA, WANTS_NO_CALL,
+            entries, method,
         },
         word, word_or_zero,
     },
@@ -79,6 +79,8 @@ pub struct Ticket {
 enum Asked {
     /// The next call to answer.
     Next,
+    /// Nothing, or the next call if the daemon is of an earlier build.
+    Answered,
     /// The end of a transfer.
     Transfer(u64),
     /// Something that this process waits for.
@@ -107,7 +109,8 @@ pub struct BulkProvider {
     ended: HashMap<u64, Result<u64, CallError>>,
     word: Option<Result<u64, CallError>>,
     tickets: u64,
-    is_asking: bool,
+    /// Places of the connection that wait for a call.
+    polls: usize,
     /// An answer was sent, and nothing tells yet that the daemon has read it.
     has_unread_answer: bool,
 }
@@ -158,7 +161,7 @@ impl BulkProvider {
             ended: HashMap::new(),
             word: None,
             tickets: 0,
-            is_asking: false,
+            polls: 0,
             has_unread_answer: false,
         };
         provider.offer_service()?;
@@ -258,7 +261,9 @@ impl BulkProvider {
         })?;
         self.connection.replace();
         self.arrived.clear();
-        (self.word, self.is_asking, self.has_unread_answer) = (None, false, false);
+        self.word = None;
+        self.polls = 0;
+        self.has_unread_answer = false;
         self.offer_service()
     }
 
@@ -272,7 +277,7 @@ impl BulkProvider {
     }
 
     fn next_until(&mut self, deadline_ns: u64) -> Result<Option<BulkRequest>, CallError> {
-        if !self.is_asking && self.arrived.is_empty() {
+        if self.polls == 0 && self.arrived.is_empty() {
             self.serve(0, Status::Ok, b"", 0)?;
         }
         loop {
@@ -426,18 +431,23 @@ impl BulkProvider {
 
     /// Answers a call, if there is one, and asks for the next.
     fn serve(&mut self, work: u64, status: Status, body: &[u8], late: u8) -> Result<(), CallError> {
+        // The other half is for questions and answers.
+        let is_enough = self.polls >= self.ipc.depth() / 2;
+        let (asked, no_call) =
+            if is_enough { (Asked::Answered, WANTS_NO_CALL) } else { (Asked::Next, 0) };
         let head = BulkServeHead {
             work: work.into(),
             service: self.service.number.into(),
             status: status.code(),
-            flags: WANTS_EXTRA | late,
+            flags: WANTS_EXTRA | late | no_call,
             reserved: [0; 4],
         };
-        self.submit(method::SERVE, &[head.as_bytes(), body], Duration::MAX, Asked::Next)?;
-        self.is_asking = true;
+        self.submit(method::SERVE, &[head.as_bytes(), body], Duration::MAX, asked)?;
+        self.polls += usize::from(!is_enough);
         Ok(())
     }
 
+    /// Sends a request once there is a place for it.
     fn submit(
         &mut self,
         method: u16,
@@ -448,10 +458,22 @@ impl BulkProvider {
         let head = daemon_head(method, timeout);
         let mut parts = vec![head.as_bytes()];
         parts.extend_from_slice(body);
+        if self.ipc.free() == 0 {
+            self.wait_for_place();
+        }
         let submitted = self.ipc.submit_parts_within(&parts, patience(timeout), asked);
         submitted.map_err(|refused| refused.error)?;
         self.ipc.flush();
         Ok(())
+    }
+
+    /// Waits until the daemon has answered something, or is gone, or for as long as an answer may take.
+    #[cold]
+    fn wait_for_place(&mut self) {
+        let deadline_ns = clock::deadline_ns(self.timeout);
+        while self.ipc.free() == 0 && self.ipc.gone().is_none() && clock::now_ns() < deadline_ns {
+            self.poll_until(deadline_ns);
+        }
     }
 
     /// Asks the daemon for a word, and waits for it.
@@ -474,12 +496,13 @@ impl BulkProvider {
     /// Like [`poll`](Self::poll), and rests at most until `deadline_ns`.
     fn poll_until(&mut self, deadline_ns: u64) {
         let connection = self.connection;
-        let Self { ipc, arrived, ended, word: waited, is_asking, has_unread_answer, .. } = self;
+        let Self { ipc, arrived, ended, word: waited, polls, has_unread_answer, .. } = self;
         let taken = ipc.poll(|asked, answer| {
             let answer = answer.map_err(CallError::from);
             match asked {
-                Asked::Next => {
-                    *is_asking = false;
+                Asked::Answered if answer.as_ref().is_ok_and(|bytes| bytes.is_empty()) => {}
+                Asked::Next | Asked::Answered => {
+                    *polls -= usize::from(matches!(asked, Asked::Next));
                     arrived
                         .push_back(answer.and_then(|bytes| BulkRequest::parse(bytes, connection)));
                 }

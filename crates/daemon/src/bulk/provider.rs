@@ -5,7 +5,7 @@ use std::collections::{VecDeque, btree_map::Entry};
 use client::{
     bulk::message::{
         BODY_BYTES_MAX, BulkServeHead, BulkWorkExtra, BulkWorkHead, HAS_EXTRA, IS_LATE,
-        IS_WRITABLE, PeerCallHead, PeerSlice, SliceInfo, WANTS_EXTRA, entries,
+        IS_WRITABLE, PeerCallHead, PeerSlice, SliceInfo, WANTS_EXTRA, WANTS_NO_CALL, entries,
     },
     message::{CallerHead, LENDS_MEMORY, ServiceRecord, ServiceReport},
     name::NAME_BYTES_MAX,
@@ -314,7 +314,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         }
     }
 
-    /// A provider answers a call, and asks for the next.
+    /// A provider answers a call, and may ask for the next.
     pub(super) fn serve(
         &mut self,
         turn: &mut Turn<'_, N, P>,
@@ -327,8 +327,13 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let service = head.service.get();
         let offer = self.offers.get_mut(&service).filter(|offer| offer.client == client);
         let offer = offer.ok_or(Status::FailedPrecondition)?;
-        offer.polls.push_back(reply_to);
         offer.wants_extra = head.flags & WANTS_EXTRA != 0;
+        let answer = if head.flags & WANTS_NO_CALL == 0 {
+            offer.polls.push_back(reply_to);
+            Answer::Later
+        } else {
+            Status::Ok.into()
+        };
         if head.work.get() != 0 {
             match self.own_work(client, head.work.get()) {
                 Some(key) if body.len() > BODY_BYTES_MAX => {
@@ -351,7 +356,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             }
         }
         self.give_works(turn, service);
-        Ok(Answer::Later)
+        Ok(answer)
     }
 
     /// Whether a call that a provider was given still waits.

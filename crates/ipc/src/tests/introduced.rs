@@ -93,6 +93,37 @@ fn a_session_has_the_memory_that_the_document_says() {
 }
 
 #[test]
+fn a_client_that_leaves_between_two_turns_keeps_no_other_from_being_heard() {
+    let (mut server, introducer) = introduced();
+    let (pending, _socket) = newcomer(&introducer, 1);
+    server.service_now();
+    let mut client = arrive::<u8>(pending);
+    for number in 0..2 {
+        client.submit(&[number], number).unwrap();
+    }
+    client.flush();
+    eventually("the first request arrives", || {
+        let Some(request) = server.recv() else { return false };
+        request.reply(b"").unwrap();
+        true
+    });
+    server.pause();
+    drop(client);
+    eventually("the server learns of the departure", || {
+        server.service_now();
+        server.clients().next().is_none()
+    });
+    let (pending, _socket) = newcomer(&introducer, 2);
+    server.service_now();
+    let mut client = arrive::<u8>(pending);
+    client.submit(b"x", 0).unwrap();
+    client.flush();
+    // The wakeup bit of the client, not the sweep of each 100 ms, is what the server hears.
+    let is_heard = (0..64).any(|_| server.recv().is_some());
+    assert!(is_heard);
+}
+
+#[test]
 fn a_session_that_is_retired_answers_what_was_taken_and_the_rest_was_not_executed() {
     let (mut server, introducer) = introduced();
     let (pending, _socket) = newcomer(&introducer, 1);

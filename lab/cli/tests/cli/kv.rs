@@ -449,7 +449,7 @@ fn bench_kv_refuses_what_makes_no_sense() {
 /// A real browser lays the page out at the width of a telephone and of a desk: every number of the tables lies within the
 /// screen. Without Chromium there is no judge.
 #[test]
-#[ignore = "needs Chromium (Debian: chromium): `cargo xtask ci --full`"]
+#[ignore = "long: needs Chromium (Debian: chromium)"]
 fn a_browser_shows_every_number_of_the_page_within_the_screen_long() {
     const MEASURE: &str = "<script>\
         document.body.style.width = 'WIDTHpx';\

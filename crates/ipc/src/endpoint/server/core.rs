@@ -180,6 +180,8 @@ impl ServerCore {
             }
             self.budget = self.turn_budget;
         }
+        // The client whose turn a pause cut short may have left: the next turn begins anew.
+        self.budget = self.turn_budget;
         self.end();
         None
     }
