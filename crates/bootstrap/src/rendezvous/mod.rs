@@ -152,9 +152,10 @@ impl Rendezvous {
     }
 
     /// What the failure detector of whoever drives this knows of a rank: that it lived at that time, or, `None`,
-    /// that it is gone or was never there. The place of one that is gone is taken; one that lived after another
-    /// came in its name keeps it.
+    /// that it is gone or was never there. The place of one that is gone is taken; one that lived a while after another
+    /// came in its name keeps it: a sign of life from before may be read late.
     pub fn handle_life(&mut self, rank: u32, lived_ns: Option<u64>) {
+        let late = self.config.contest_timeout / LATE_PARTS;
         for id in std::mem::take(&mut self.places.contested) {
             let Some(peer) = self.connections.get_mut(id) else { continue };
             match (&mut peer.stage, lived_ns) {
@@ -163,7 +164,7 @@ impl Rendezvous {
                     self.take_place(id, hello, nonce, blob);
                 }
                 (Stage::Contested { hello, since_ns, .. }, Some(lived_ns))
-                    if hello.rank() == rank && lived_ns > *since_ns =>
+                    if hello.rank() == rank && lived_ns > after(*since_ns, late) =>
                 {
                     self.end(id, lives(rank));
                 }
@@ -403,6 +404,10 @@ impl Rendezvous {
         }
     }
 }
+
+/// The part of [`RendezvousConfig::contest_timeout`] by which a sign of life may be read late: half of the time after which
+/// a daemon is found dead.
+const LATE_PARTS: u32 = 20;
 
 /// A rank has its place already.
 fn lives(rank: u32) -> Bad {
