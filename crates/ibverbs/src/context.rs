@@ -22,6 +22,7 @@ use crate::{
     abi::{self, event, port_state},
     api::Api,
     error::{OpenError, check},
+    forks,
     gid::{self, Row},
     options::Config,
 };
@@ -98,6 +99,7 @@ impl Context {
         config: &Config,
         is_meant: impl Fn(*mut abi::Device) -> bool,
     ) -> Result<Self, OpenError> {
+        forks::prepare(&api);
         let list = List::new(&api)?;
         let mut devices = list.matching(&config.device)?;
         let names = devices.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");

@@ -28,6 +28,7 @@ mod channel;
 mod context;
 mod cq;
 mod error;
+mod forks;
 mod gid;
 mod huge;
 pub mod mlx5dv;
