@@ -24,6 +24,7 @@ use crate::{
     error::{OpenError, check},
     forks,
     gid::{self, Row},
+    nearest::Places,
     options::Config,
 };
 
@@ -93,10 +94,11 @@ impl Drop for Opened<'_> {
 }
 
 impl Context {
-    /// Opens the device and the port that `config` names, of those that `is_meant`.
+    /// Opens the device and the port that `config` names, of those that `is_meant`; the nearest, if it names none.
     pub(crate) fn open(
         api: Api,
         config: &Config,
+        places: &Places,
         is_meant: impl Fn(*mut abi::Device) -> bool,
     ) -> Result<Self, OpenError> {
         forks::prepare(&api);
@@ -107,6 +109,7 @@ impl Context {
         if devices.is_empty() {
             return Err(OpenError::NotMlx5 { devices: names });
         }
+        places.sort(&mut devices, config.port);
         let mut first_error = None;
         for (device, name) in devices {
             let tried = Opened::new(&api, device, name)

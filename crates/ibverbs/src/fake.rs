@@ -126,15 +126,18 @@ fn descriptor(event: &EventFd) -> c_int {
 extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
     // SAFETY: the caller's integer.
     unsafe { *count = with(|fake| fake.devices) };
-    make::<[*mut Device; 4]>().cast()
+    let list = make::<[*mut Device; 4]>();
+    // SAFETY: just made. Devices are numbers, which are not looked behind.
+    unsafe { *list = [1, 2, 3, 4].map(ptr::without_provenance_mut) };
+    list.cast()
 }
 
 extern "C" fn free_device_list(list: *mut *mut Device) {
     destroy(list.cast::<[*mut Device; 4]>());
 }
 
-extern "C" fn get_device_name(_: *mut Device) -> *const c_char {
-    c"fake0".as_ptr()
+extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
+    [c"fake0", c"fake1", c"fake2", c"fake3"][device.addr() - 1].as_ptr()
 }
 
 /// A fork is made safe once, as in the library.

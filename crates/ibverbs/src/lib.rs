@@ -34,6 +34,7 @@ mod huge;
 pub mod mlx5dv;
 mod modify;
 mod mr;
+pub mod nearest;
 mod nic;
 mod options;
 mod posts;
