@@ -29,6 +29,14 @@ pub(crate) enum ForkSafety {
     Failed(String),
 }
 
+impl ForkSafety {
+    /// Whether memory may lie on reserved huge pages. A kernel keeps whole ones out of a child, or none, and the library
+    /// asks for the bytes that are registered: it would register no part of one.
+    pub(crate) fn splits_no_pages(&self) -> bool {
+        *self != Self::Done
+    }
+}
+
 /// Readies the library for forks, before it opens a device. The library remembers it, so that one call is made for all
 /// NICs; the log has the outcome once.
 pub(crate) fn prepare(api: &Api) -> ForkSafety {
@@ -113,6 +121,15 @@ mod tests {
             let ForkSafety::Failed(told) = outcome else { panic!("{outcome:?}") };
             assert!(told.contains("ibv_fork_init: ") && told.contains(cause), "{told}");
             assert_eq!(calls, 1);
+        }
+    }
+
+    #[test]
+    fn what_the_library_keeps_out_of_children_lies_on_no_reserved_pages() {
+        for (status, has_reserved) in [(UNNEEDED, true), (0, false), (ENABLED, false)] {
+            fake::with(|fake| fake.fork_status = status);
+            let nic = open_with(fake::API, &Config::default()).unwrap();
+            assert_eq!(nic.alloc_pd().unwrap().0.pages.has_reserved(), has_reserved, "{status}");
         }
     }
 

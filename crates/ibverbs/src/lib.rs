@@ -27,6 +27,7 @@ mod api;
 mod channel;
 mod context;
 mod cq;
+mod devices;
 mod error;
 mod forks;
 mod gid;
