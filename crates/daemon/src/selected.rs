@@ -30,6 +30,7 @@ pub fn serve_selected(
 ) -> Result<Result<(), ServeError>, OpenError> {
     struct Serve<'a> {
         serving: &'a Serving,
+        selection: &'a Selection,
         services: &'a MakeServices<'a>,
         stop: &'a AtomicBool,
     }
@@ -38,21 +39,21 @@ pub fn serve_selected(
         type Output = Result<Result<(), ServeError>, OpenError>;
 
         fn visit<O: Opener>(self, opener: O) -> Self::Output {
-            let Self { serving, services, stop } = self;
+            let Self { serving, selection, services, stop } = self;
             let nics = (0..serving.config.threads).map(|_| opener.open());
             let nics: Vec<O::Nic> = nics.collect::<Result<_, _>>()?;
             if let Some(nic) = nics.first() {
-                tell(&opener.label(), nic);
+                tell(selection, &opener.label(), nic);
             }
             Ok(serve_threads(serving, nics, services, stop))
         }
     }
 
-    nic.with(Serve { serving, services, stop })?
+    nic.with(Serve { serving, selection: nic, services, stop })?
 }
 
-/// Says which port was opened, of all that this machine may have.
-fn tell(label: &str, nic: &impl Nic) {
+/// Says which port was opened, of all that this machine may have, and why.
+fn tell(selection: &Selection, label: &str, nic: &impl Nic) {
     let (port, device) = (nic.port(), NicIdentity::of(nic));
     let drivers = nics::hardware::devices().0;
     let driver = drivers.iter().find(|known| known.name() == nic.attributes().name);
@@ -60,6 +61,7 @@ fn tell(label: &str, nic: &impl Nic) {
         nic = label,
         %device,
         driver = driver.map(nics::hardware::KernelDevice::driver),
+        why = selection.reason(&nic.attributes().name),
         gid = %port.gid,
         gid_row = port.gid_index,
         mtu_bytes = port.mtu.bytes(),

@@ -43,7 +43,7 @@ impl Pd {
         let raw = NonNull::new(raw).ok_or_else(failed)?;
         let addresses = Mutex::default();
         let registrar = Mutex::default();
-        let (context, pages) = (context.clone(), HugePages::default());
+        let (context, pages) = (context.clone(), HugePages::new(context.forks.splits_no_pages()));
         Ok(Self(Arc::new(PdShared { context, raw, addresses, registrar, pages })))
     }
 }

@@ -45,6 +45,8 @@ os::dylib::functions! {
         fn ibv_destroy_ah(*mut Ah) -> c_int;
         fn ibv_get_async_event(*mut Context, *mut AsyncEvent) -> c_int;
         fn ibv_ack_async_event(*mut AsyncEvent) -> ();
+        optional fn ibv_is_fork_initialized() -> c_int;
+        optional fn ibv_fork_init() -> c_int;
     }
 }
 

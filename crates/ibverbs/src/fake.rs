@@ -44,6 +44,12 @@ pub(crate) struct Fake {
     pub(crate) live: i32,
     /// Completion vectors of the queues that were made.
     pub(crate) vectors: Vec<c_int>,
+    /// What `ibv_is_fork_initialized` says.
+    pub(crate) fork_status: c_int,
+    /// What `ibv_fork_init` returns.
+    pub(crate) fork_result: c_int,
+    /// Calls whose order counts for a fork.
+    pub(crate) calls: Vec<&'static str>,
     done: HashMap<usize, VecDeque<Wc>>,
     /// Armed queues, each with its context.
     armed: Vec<usize>,
@@ -64,6 +70,9 @@ thread_local! {
         buffers: VecDeque::new(),
         live: 0,
         vectors: Vec::new(),
+        fork_status: 0,
+        fork_result: 0,
+        calls: Vec::new(),
         done: HashMap::new(),
         armed: Vec::new(),
         events: VecDeque::new(),
@@ -117,18 +126,37 @@ fn descriptor(event: &EventFd) -> c_int {
 extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
     // SAFETY: the caller's integer.
     unsafe { *count = with(|fake| fake.devices) };
-    make::<[*mut Device; 4]>().cast()
+    let list = make::<[*mut Device; 4]>();
+    // SAFETY: just made. Devices are numbers, which are not looked behind.
+    unsafe { *list = [1, 2, 3, 4].map(ptr::without_provenance_mut) };
+    list.cast()
 }
 
 extern "C" fn free_device_list(list: *mut *mut Device) {
     destroy(list.cast::<[*mut Device; 4]>());
 }
 
-extern "C" fn get_device_name(_: *mut Device) -> *const c_char {
-    c"fake0".as_ptr()
+extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
+    [c"fake0", c"fake1", c"fake2", c"fake3"][device.addr() - 1].as_ptr()
+}
+
+/// A fork is made safe once, as in the library.
+extern "C" fn fork_init() -> c_int {
+    with(|fake| {
+        fake.calls.push("fork_init");
+        if fake.fork_result == 0 {
+            fake.fork_status = 1;
+        }
+        fake.fork_result
+    })
+}
+
+extern "C" fn is_fork_initialized() -> c_int {
+    with(|fake| fake.fork_status)
 }
 
 extern "C" fn open_device(_: *mut Device) -> *mut Context {
+    with(|fake| fake.calls.push("open_device"));
     let context = make::<Context>();
     let event = EventFd::new().unwrap();
     // SAFETY: just made.
@@ -192,6 +220,7 @@ pub(crate) const SLOW_BYTES: usize = 77 * 4096;
 pub(crate) static PINNING: Mutex<()> = Mutex::new(());
 
 extern "C" fn reg_mr(_: *mut Pd, _: *mut c_void, len: usize, _: u64, _: c_uint) -> *mut Mr {
+    with(|fake| fake.calls.push("reg_mr"));
     // A library that is called by the test's own thread would wait for ever.
     let end = Instant::now() + Duration::from_secs(10);
     while len == SLOW_BYTES && PINNING.try_lock().is_err() && Instant::now() < end {
@@ -379,4 +408,6 @@ pub(crate) const API: Api = Api {
     ibv_destroy_ah: destroy_ah,
     ibv_get_async_event: get_async_event,
     ibv_ack_async_event: ack_async_event,
+    ibv_is_fork_initialized: Some(is_fork_initialized),
+    ibv_fork_init: Some(fork_init),
 };

@@ -69,17 +69,30 @@ impl Memory {
 }
 
 /// The chunks of one domain.
-#[derive(Debug, Default)]
-pub(crate) struct HugePages(Mutex<Vec<Weak<Chunk>>>);
+#[derive(Debug)]
+pub(crate) struct HugePages {
+    chunks: Mutex<Vec<Weak<Chunk>>>,
+    has_reserved: bool,
+}
 
 impl HugePages {
+    /// On reserved pages too, or on none of them.
+    pub(crate) fn new(has_reserved: bool) -> Self {
+        Self { chunks: Mutex::default(), has_reserved }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.has_reserved
+    }
+
     /// Zeroed memory.
     pub(crate) fn alloc(&self, len_bytes: usize) -> Result<Memory, String> {
         if !SHARED_BYTES.contains(&len_bytes) {
-            return map(len_bytes).map(Memory::Whole);
+            return self.map(len_bytes).map(Memory::Whole);
         }
         let slot_bytes = len_bytes.next_multiple_of(STEP_BYTES);
-        let mut chunks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         chunks.retain(|chunk| chunk.strong_count() > 0);
         let of_length =
             chunks.iter().filter_map(Weak::upgrade).filter(|it| it.slot_bytes == slot_bytes);
@@ -98,7 +111,7 @@ impl HugePages {
                 part
             }
             None => {
-                let region = map(CHUNK_BYTES)?;
+                let region = self.map(CHUNK_BYTES)?;
                 let free = (1..CHUNK_BYTES / slot_bytes).rev().map(|slot| slot * slot_bytes);
                 let free = Mutex::new(free.collect());
                 let chunk = Arc::new(Chunk { region, slot_bytes, free });
@@ -109,16 +122,17 @@ impl HugePages {
         drop(chunks);
         Ok(Memory::Part(part))
     }
-}
 
-/// A mapping of its own, on huge pages if it is so long.
-fn map(len_bytes: usize) -> Result<Region, String> {
-    let region = if len_bytes >= CHUNK_BYTES {
-        Region::memfd_huge("copyrpc-mr", len_bytes)
-    } else {
-        Region::memfd("copyrpc-mr", len_bytes)
-    };
-    let region = region.map_err(|error| error.to_string())?;
-    region.seal_size().map_err(|error| error.to_string())?;
-    Ok(region.detach())
+    /// A mapping of its own, on huge pages if it is so long.
+    fn map(&self, len_bytes: usize) -> Result<Region, String> {
+        const NAME: &str = "copyrpc-mr";
+        let region = match (len_bytes >= CHUNK_BYTES, self.has_reserved) {
+            (true, true) => Region::memfd_huge(NAME, len_bytes),
+            (true, false) => Region::memfd_transparent(NAME, len_bytes),
+            (false, _) => Region::memfd(NAME, len_bytes),
+        };
+        let region = region.map_err(|error| error.to_string())?;
+        region.seal_size().map_err(|error| error.to_string())?;
+        Ok(region.detach())
+    }
 }

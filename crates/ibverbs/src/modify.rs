@@ -183,8 +183,9 @@ mod tests {
         let taken = rts_mask(&mut attr, Transport::Rc, &rts, true);
         assert_eq!((attr.retry_cnt, attr.rnr_retry), (6, 7));
         assert_eq!(taken, 0x1_2e00 | mask::TIMEOUT);
+        let rts = RtsAttr { ack_timeout: Duration::from_millis(1), ..rts };
         rts_mask(&mut attr, Transport::Rc, &rts, false);
-        assert_eq!(attr.retry_cnt, 7);
+        assert_eq!((attr.retry_cnt, attr.timeout), (7, 8));
         assert_eq!(rts_mask(&mut attr, Transport::Ud, &rts, false), mask::SQ_PSN);
     }
 }

@@ -11,7 +11,7 @@ use verbs::{
 
 use crate::{
     ah::Pd, api::Api, channel::Channel, context::Context, cq::Cq, error::OpenError, mr::Mr,
-    options::Config, qp::Qp, srq::Srq,
+    nearest::Places, options::Config, qp::Qp, srq::Srq,
 };
 
 /// Inline payloads that are tried, longest first: the library does not tell what a device takes.
@@ -33,7 +33,7 @@ pub fn open(config: &Config) -> Result<Nic, OpenError> {
 }
 
 pub(crate) fn open_with(api: Api, config: &Config) -> Result<Nic, OpenError> {
-    let mut context = Context::open(api, config, |_| true)?;
+    let mut context = Context::open(api, config, &Places::here(), |_| true)?;
     // As large as is tried, so that the probe may ask for it.
     context.attributes.inline_bytes_max = INLINE_BYTES[0];
     let context = Arc::new(context);

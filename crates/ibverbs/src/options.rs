@@ -5,7 +5,7 @@ use config::{Knob, KnobKind, Layers, SettingError};
 /// Settings of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Name of the device; empty: the first that has a port that is up.
+    /// Name of the device; empty: the first that has a port that is up, or a nearer one of its network.
     pub device: String,
     /// Number of the port, from 1; 0: the first that is up.
     pub port: u8,
@@ -30,7 +30,7 @@ macro_rules! knobs {
                     "NIC `",
                     $nic,
                     "`: name of the RDMA device, as in /sys/class/infiniband [default: the first with a port that \
-                     is up]"
+                     is up, or one of its kind and network that is nearer to the cores of the process]"
                 ),
             },
             Knob {

@@ -12,7 +12,7 @@ pub(crate) const DEVICE: Knob = Knob {
 };
 
 /// [`PortOptions::port`].
-const PORT: Knob = Knob {
+pub(crate) const PORT: Knob = Knob {
     env: "COPYRPC_NIC_PORT",
     kind: KnobKind::Count { min: 1, max: 255 },
     default: "",

@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeMap, env, fmt};
 
+use ::ibverbs::nearest::Places;
+use config::Knob;
+
 use crate::{
     ALL, Kind, NicEntry, OpenError, Opener, SHARED_VARIABLES, Visitor, auto,
     either::Either,
@@ -140,6 +143,24 @@ impl Selection {
         })
     }
 
+    /// Why the RDMA device `opened` is the one that this selection opened; `None`: it is none of this machine's.
+    #[must_use]
+    pub fn reason(&self, opened: &str) -> Option<String> {
+        self.reason_among(&Places::here(), opened)
+    }
+
+    fn reason_among(&self, places: &Places, opened: &str) -> Option<String> {
+        let set = |common: Knob, own: usize| {
+            let own = [ibverbs::KNOBS, crate::mlx5::KNOBS].map(|knobs| knobs[own].env);
+            let mut names = [common.env].into_iter().chain(own);
+            names.find_map(|env| self.settings.get(env))
+        };
+        let port = set(port::PORT, 1).and_then(|text| text.parse().ok()).unwrap_or(0);
+        let reason = places.reason(opened, port)?;
+        let is_named = self.name == opened || set(port::DEVICE, 0).is_some_and(|it| it == opened);
+        Some(if is_named { "it is named".to_owned() } else { reason })
+    }
+
     /// The NIC of the device that is called so.
     fn device(&self) -> Option<Self> {
         let devices = hardware::devices().0;
@@ -260,6 +281,33 @@ mod tests {
             refused,
             "NIC `mlx5`: this program was built without feature `rdma`, which RDMA devices need"
         );
+    }
+
+    #[test]
+    fn the_reason_for_a_device_is_its_name_or_what_the_kernel_tells() {
+        let root = std::env::temp_dir().join(format!("copyrpc-reason-{}", std::process::id()));
+        for device in ["mlx5_0", "mlx5_1"] {
+            let port = root.join(format!("class/infiniband/{device}/ports/2"));
+            std::fs::create_dir_all(&port).unwrap();
+            std::fs::write(port.join("state"), "4: ACTIVE").unwrap();
+        }
+        let places = Places::new(root.clone(), &[0]);
+        let of = |nic: &str, settings: &[(&str, &str)]| {
+            let own = |(env, text): &(&str, &str)| ((*env).to_owned(), (*text).to_owned());
+            let selection = Selection::with_settings(nic, settings.iter().map(own).collect());
+            selection.reason_among(&places, "mlx5_0")
+        };
+        let named = Some("it is named".to_owned());
+        assert_eq!(of("mlx5_0", &[]), named);
+        for env in ["COPYRPC_NIC_DEVICE", "COPYRPC_MLX5_DEVICE", "COPYRPC_IBVERBS_DEVICE"] {
+            assert_eq!(of("auto", &[(env, "mlx5_0")]), named, "{env}");
+        }
+        for settings in [&[][..], &[("COPYRPC_NIC_PORT", "2")], &[("COPYRPC_MLX5_PORT", "2")]] {
+            assert!(of("mlx5", settings).unwrap().contains("mlx5_1"), "{settings:?}");
+        }
+        assert_eq!(of("mlx5", &[("COPYRPC_NIC_PORT", "1")]), None, "it is not up");
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(of("soft", &[]), None);
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub unsafe fn open(library: &'static str) -> Result<Opened, DylibError> {
 /// assert_eq!(unsafe { (libc.abs)(-7) }, 7);
 /// ```
 ///
+/// Functions behind `optional` are those of later versions of the library: each is `None` in a library without it.
+///
 /// The type of each function must be the one of the library's header: `open` cannot check it, and every call relies
 /// on it.
 #[doc(hidden)]
@@ -79,6 +81,7 @@ macro_rules! dylib_functions {
         $(#[$attribute:meta])*
         $visibility:vis struct $table:ident of $library:literal {
             $(fn $name:ident($($argument:ty),* $(,)?) -> $result:ty;)*
+            $(optional fn $later:ident($($given:ty),* $(,)?) -> $returned:ty;)*
         }
     ) => {
         $(#[$attribute])*
@@ -86,6 +89,7 @@ macro_rules! dylib_functions {
         #[derive(Clone, Copy, Debug)]
         $visibility struct $table {
             $($visibility $name: unsafe extern "C" fn($($argument),*) -> $result,)*
+            $($visibility $later: Option<unsafe extern "C" fn($($given),*) -> $returned>,)*
         }
 
         impl $table {
@@ -114,8 +118,13 @@ macro_rules! dylib_functions {
                     };
                     let $name = *found.map_err(missing)?;
                 )*
+                $(
+                    // SAFETY: this is the function's type in the library's header.
+                    let found = unsafe { library.get(concat!(stringify!($later), "\0").as_bytes()) };
+                    let $later = found.ok().map(|function| *function);
+                )*
                 core::mem::forget(library);
-                Ok(Self { $($name),* })
+                Ok(Self { $($name,)* $($later,)* })
             }
         }
     };
@@ -136,6 +145,25 @@ mod tests {
             fn abs(i32) -> i32;
             fn copyrpc_of_a_later_version() -> ();
         }
+    }
+
+    functions! {
+        struct Either of "libc.so.6" {
+            fn abs(i32) -> i32;
+            optional fn labs(core::ffi::c_long) -> core::ffi::c_long;
+            optional fn copyrpc_of_a_later_version() -> ();
+        }
+    }
+
+    #[test]
+    fn an_optional_function_may_be_missing() {
+        // SAFETY: this program runs on it anyway.
+        let libc = unsafe { Either::open() }.unwrap();
+        assert!(libc.copyrpc_of_a_later_version.is_none());
+        // SAFETY: it takes any number but the least.
+        assert_eq!(unsafe { (libc.labs.unwrap())(-8) }, 8);
+        // SAFETY: the same.
+        assert_eq!(unsafe { (libc.abs)(-7) }, 7);
     }
 
     #[test]

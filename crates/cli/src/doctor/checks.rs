@@ -43,6 +43,9 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let mapping_bytes = nic.as_ref().map_or(0, |description| description.mapping_bytes);
     findings.push(address_space(&limits, settings, mapping_bytes));
     if let Ok(nic) = &nic {
+        let (name, allowed) = (&nic.attributes.name, os::affinity::allowed_cores());
+        let reason = nic::selected(settings).reason(name);
+        findings.extend(network::taken(name, reason, &devices, &allowed.unwrap_or_default()));
         findings.extend(network::address(nic.is_link_local));
         findings.extend(nic.roce_ip.map(network::roce));
         findings.extend(network::room(settings, &nic.attributes));

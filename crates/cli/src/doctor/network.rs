@@ -49,10 +49,6 @@ pub(super) fn all(
         findings.extend(choice(devices, is_chosen));
         let class = [&SERVICE_LEVEL, &TRAFFIC_CLASS].map(|knob| settings.number(knob));
         findings.extend(lossless(devices, class));
-        let used = used(devices, &name, &nic::device_of(settings));
-        findings.extend(
-            used.and_then(|device| far(device, &os::affinity::allowed_cores().unwrap_or_default())),
-        );
     }
     findings.extend(ports(devices));
     findings
@@ -239,14 +235,21 @@ fn choice(devices: &[KernelDevice], is_chosen: bool) -> Option<Finding> {
     if up.len() < 2 || is_chosen {
         return None;
     }
-    let remedy = "the first is taken, which may be another one on other nodes: name it by COPYRPC_NIC_DEVICE";
+    let remedy = "one of the first one's driver, link layer, subnet and rate is taken, the nearest to the cores of \
+                  the daemon; it may be another one on other nodes: name it by COPYRPC_NIC_DEVICE";
     Some(Finding::note("device", format!("{} have a port that is up", up.join(", ")), remedy))
 }
 
-/// The device that a daemon takes: the one that is named, or the first that is up.
-fn used<'a>(devices: &'a [KernelDevice], nic: &str, device: &str) -> Option<&'a KernelDevice> {
-    let named = devices.iter().find(|it| it.name() == device || it.name() == nic);
-    named.or_else(|| devices.iter().find(|device| device.is_up()))
+/// The device that a daemon opens here: why it is taken, and whether it is far.
+pub(super) fn taken(
+    opened: &str,
+    reason: Option<String>,
+    devices: &[KernelDevice],
+    allowed: &[usize],
+) -> Vec<Finding> {
+    let why = reason.map(|why| Finding::fine("device", format!("{opened} is taken: {why}")));
+    let device = devices.iter().find(|device| device.name() == opened);
+    why.into_iter().chain(device.and_then(|device| far(device, allowed))).collect()
 }
 
 /// A device whose PCIe slot is of another processor than the cores that a daemon may run on.
@@ -392,11 +395,16 @@ mod tests {
         assert!(far(&near, &[3, 4]).is_none() && far(&near, &[8]).is_none());
         let found = far(&near, &[4, 7]).unwrap();
         assert!(found.verdict == Verdict::Note && found.remedy.contains("cores 0-3,8"));
-        let idle = KernelDevice::for_tests("mlx5_9", "DOWN", "InfiniBand");
-        let both = [idle, near];
-        assert_eq!(used(&both, "auto", "").unwrap().name(), "mlx5_0");
-        assert_eq!(used(&both, "mlx5", "mlx5_9").unwrap().name(), "mlx5_9");
-        assert_eq!(used(&both, "mlx5_9", "").unwrap().name(), "mlx5_9");
+        let both = [KernelDevice::for_tests("mlx5_9", "ACTIVE", "InfiniBand").near("4-7"), near];
+        let of =
+            |device, reason: Option<&str>| taken(device, reason.map(str::to_owned), &both, &[4]);
+        let [why] = &of("mlx5_9", Some("it is near"))[..] else {
+            panic!("of the one that is near")
+        };
+        assert_eq!((why.verdict, &*why.found), (Verdict::Fine, "mlx5_9 is taken: it is near"));
+        let [why, far] = &of("mlx5_0", Some("it is named"))[..] else { panic!("it is far") };
+        assert_eq!((why.verdict, far.verdict), (Verdict::Fine, Verdict::Note));
+        assert!(of("soft", None).is_empty());
     }
 
     #[test]

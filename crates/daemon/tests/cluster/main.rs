@@ -420,6 +420,26 @@ fn fault_a8_a_daemon_whose_clock_went_back_between_two_lives_is_found_where_it_i
     }
 }
 
+/// Its queue pair does not answer yet: a request would wait for the NIC's next try, and the connection may break.
+#[test]
+fn calls_go_to_a_peer_once_it_is_up_there_too() {
+    for mut cluster in Cluster::each("half-up", 2) {
+        // One heartbeat passes, which is answered; the answer to that is lost.
+        cluster.turn();
+        cluster.air.borrow_mut().cut.push((0, 1));
+        cluster.run_for(20 * MS);
+        let joined = [0, 1].map(|rank| cluster.total(rank, Counter::PeersJoined));
+        assert_eq!(joined, [1, 0], "one end came up alone");
+        assert_eq!(cluster.node(0).peers_up(), 0);
+        let early = cluster.call(0, 1, 1, ECHO, b"early");
+        assert_eq!(cluster.outcome(early).0, Status::Unavailable);
+        cluster.air.borrow_mut().cut.clear();
+        cluster.wait_all_up();
+        let number = cluster.call(0, 1, 1, ECHO, b"in time");
+        assert_eq!(cluster.outcome(number), echoed(b"in time", 0));
+    }
+}
+
 #[test]
 fn fault_d2_a_cut_in_one_direction_ends_calls_and_heals_with_new_epochs() {
     for mut cluster in Cluster::each("cut", 2) {

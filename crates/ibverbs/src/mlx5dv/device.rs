@@ -22,7 +22,8 @@ use super::{
     srq::Srq,
 };
 use crate::{
-    ah::Pd, channel::Channel, context::Context, error::OpenError, mr::Mr, options::Config,
+    ah::Pd, channel::Channel, context::Context, error::OpenError, mr::Mr, nearest::Places,
+    options::Config,
 };
 
 /// Inline payloads that are tried, longest first.
@@ -48,7 +49,7 @@ pub fn open(config: &Config) -> Result<Device, OpenError> {
     let api = Api::load()?;
     // SAFETY: a device of the library's list.
     let is_ours = |device| unsafe { (api.mlx5dv_is_supported)(device) };
-    let context = Context::open(verbs, config, is_ours)?;
+    let context = Context::open(verbs, config, &Places::here(), is_ours)?;
     let context = Arc::new(context);
     let probe = |error: CreateError| OpenError::Probe {
         device: context.attributes.name.clone(),

@@ -134,6 +134,15 @@ impl Region {
             .or_else(|_| map::create(name, len_bytes, map::Pages::Transparent))
     }
 
+    /// Like [`memfd_huge`](Self::memfd_huge), without reserved pages: advice about a part of the mapping is taken.
+    ///
+    /// # Errors
+    ///
+    /// As for [`memfd_huge`](Self::memfd_huge).
+    pub fn memfd_transparent(name: &str, len_bytes: usize) -> Result<Self, MapError> {
+        map::create(name, round_up(len_bytes, HUGE_PAGE_BYTES)?, map::Pages::Transparent)
+    }
+
     /// Creates a memfd of at least `len_bytes` zeroed bytes and maps it read-write, but allocates no
     /// page: touch only what [`commit`](Self::commit) allocated.
     ///

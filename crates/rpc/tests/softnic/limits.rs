@@ -276,7 +276,8 @@ fn a_connection_keeps_to_what_both_ports_allow() {
     let limit = |side: usize, nic: &mut Faulty| {
         (nic.mtu, nic.attributes.reads_max) = [(Mtu::B2048, 4), (Mtu::B1024, 16)][side];
     };
-    let config = Config { retry_count: 6, rnr_retry: 5, ..tight() };
+    let ack_timeout = Duration::from_millis(9);
+    let config = Config { ack_timeout, retry_count: 6, rnr_retry: 5, ..tight() };
     let [mut a, mut b] = pair(&config, limit);
     join(&mut a, &mut b).unwrap();
     for end in [&a, &b] {
@@ -286,7 +287,7 @@ fn a_connection_keeps_to_what_both_ports_allow() {
             panic!("{:?}", log.transitions)
         };
         assert_eq!((rtr.path_mtu, rtr.reads_in_max, rts.reads_out_max), (Mtu::B1024, 4, 4));
-        assert_eq!((rts.retry_count, rts.rnr_retry), (6, 5));
+        assert_eq!((rts.ack_timeout, rts.retry_count, rts.rnr_retry), (ack_timeout, 6, 5));
     }
     // An initiator is not one connection's.
     let dc = Config { transport: TransportKind::Dc, ..tight() };
