@@ -218,15 +218,16 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
+        request: rpc::Request,
         memory: &mut Vec<u8>,
         answer: &mut Vec<u8>,
     ) {
-        let request = rpc::Request { body: memory, ..request };
         if memory.len() <= PIECE_BYTES || self.services.others(request.method).is_none() {
-            return self.serve_peer(replies, worker, request, answer);
+            return self.serve_peer(replies, worker, request, memory, answer);
         }
-        let Some((request, head_bytes)) = self.request_of_peer(worker, request) else { return };
+        let Some((request, head_bytes)) = self.request_of_peer(worker, request, memory) else {
+            return;
+        };
         let request = request.without_body();
         let body = PrivateBody::behind(head_bytes, core::mem::take(memory));
         let request = Request { body: Body::Long(Source::Private(body)), ..request };
@@ -240,7 +241,7 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
+        request: rpc::Request,
         landed: LandedBody<N>,
     ) {
         let mut heads = [0; PEER_HEAD_BYTES + size_of::<CallerHead>()];
@@ -248,8 +249,9 @@ impl<P: ClientPort> Dispatcher<P> {
         let heads = &mut heads[..heads_bytes];
         // The one look at them.
         landed.copy_to(0, heads);
-        let request = rpc::Request { body: heads, ..request };
-        let Some((request, head_bytes)) = self.request_of_peer(worker, request) else { return };
+        let Some((request, head_bytes)) = self.request_of_peer(worker, request, heads) else {
+            return;
+        };
         let body = Body::Long(Source::Landed(LandedSource::behind(head_bytes, landed)));
         let request = Request { body, ..request.without_body() };
         // The process may have gone since.

@@ -92,10 +92,11 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
+        request: rpc::Request,
+        message: &[u8],
         answer: &mut Vec<u8>,
     ) {
-        let Some((request, _)) = self.request_of_peer(worker, request) else { return };
+        let Some((request, _)) = self.request_of_peer(worker, request, message) else { return };
         answer.clear();
         let service = request.service;
         let status = match self.admit(&request) {
@@ -161,9 +162,10 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn request_of_peer<'r, N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        request: rpc::Request<'r>,
+        request: rpc::Request,
+        message: &'r [u8],
     ) -> Option<(Request<'r, P>, usize)> {
-        let rpc::Request { token, method: service, timeout_us, body: message, .. } = request;
+        let rpc::Request { token, method: service, timeout_us } = request;
         let heads = PeerHead::read(message).ok_or(Status::InvalidArgument);
         let from_rank = self.peers.rank_of(token.peer()).ok_or(Status::Unavailable);
         let ((method, caller, body), from_rank) = match (heads, from_rank) {

@@ -12,7 +12,7 @@
 //! | a node whose connection another thread has | private memory of the first thread, then registered memory | one per turn on each of the two threads |
 //! | a process of the own node | the process's memory, from the client's memory: the daemon has no copy | one per turn of the thread, of all bodies inside the node together |
 //! | a process of another thread, or a function that another thread alone has | private memory of the first thread; then as the next row | the same |
-//! | a process that waits for one, and comes from another node | the process's memory, from where the NIC put it: the daemon has no copy (`Handler::landed_request`) | the same |
+//! | a process that waits for one, and comes from another node | the process's memory, from where the NIC put it: the daemon has no copy (`rpc::Body::Landed`) | the same |
 //! | a process, and comes from another thread, or from another node while no process waits | the process's memory, from the private memory in which it came | the same |
 //! | a function of the client's thread | private memory, which the function gets as a whole | one per turn and client; at most eight requests at a time |
 //!

@@ -5,8 +5,8 @@ use std::time::Duration;
 use client::message::{PEER_HEAD_BYTES, PeerHead};
 use ids::slots::Key;
 use rpc::{
-    Account, BodyPiece, Call, CallError, CallId, CloseReason, LandedBody, PeerId, RequestId,
-    Status, Worker,
+    BodyForm, BodyPiece, Call, CallEnd, CallError, CallId, CloseReason, Delivery, Fetch, PeerId,
+    RequestId, Status, Worker,
 };
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes as _;
 use crate::{
     client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned,
+        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned, Scratch,
         departures::tag_of,
         pieces::PIECE_BYTES,
         said::not_executed,
@@ -292,11 +292,6 @@ impl<P: ClientPort> Dispatcher<P> {
 }
 
 impl<P: ClientPort> PollHandler<'_, P> {
-    /// The call of a cookie that is awaited.
-    fn pending(&self, cookie: u64) -> Option<&PendingCall<P>> {
-        self.dispatcher.calls.get(cookie)
-    }
-
     /// A call was answered by the other node: counts that, and returns it.
     fn answered(
         &mut self,
@@ -318,96 +313,33 @@ impl<P: ClientPort> PollHandler<'_, P> {
         dispatcher.tally.record(Timing::Rtt, trip_ns);
         Some(call)
     }
-}
 
-impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
-    fn request(&mut self, worker: &mut Worker<N>, request: rpc::Request<'_>) {
-        let Self { dispatcher, replies, scratch, .. } = self;
-        dispatcher.tally.add(Counter::Incoming, 1);
-        let len_bytes = request.body.len().saturating_sub(PEER_HEAD_BYTES);
-        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
-        dispatcher.serve_peer(replies, worker, request, &mut scratch.answer);
-    }
-
-    fn large_request(
-        &mut self,
-        worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
-        body: &mut Vec<u8>,
-    ) {
-        let Self { dispatcher, replies, scratch, .. } = self;
-        dispatcher.tally.add(Counter::Incoming, 1);
-        let len_bytes = body.len().saturating_sub(PEER_HEAD_BYTES);
-        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
-        dispatcher.serve_peer_in_pieces(replies, worker, request, body, &mut scratch.answer);
-    }
-
-    fn keeps_landed(&self, service: u16, len_bytes: usize) -> bool {
-        len_bytes > PIECE_BYTES
-            && self.replies.takes_parts(len_bytes)
-            && self.dispatcher.services.is_polled(service)
-    }
-
-    fn landed_request(
-        &mut self,
-        worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
-        landed: LandedBody<N>,
-    ) {
-        let Self { dispatcher, replies, .. } = self;
-        dispatcher.tally.add(Counter::Incoming, 1);
-        let len_bytes = landed.len_bytes().saturating_sub(PEER_HEAD_BYTES);
-        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
-        dispatcher.serve_landed(replies, worker, request, landed);
-    }
-
-    fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
-        if self.dispatcher.bulk.outcome(cookie, status, Some(body)) {
+    /// An answer of another node goes to its caller.
+    #[inline]
+    fn pass_answer<N: Nic>(&mut self, cookie: u64, status: Status, body: rpc::Body<'_, N>) {
+        if self.dispatcher.bulk.outcome(cookie, status, Some(&body.bytes())) {
             return;
         }
-        let Some(call) = self.answered(cookie, status, body.len()) else { return };
-        let dispatcher = &mut *self.dispatcher;
-        if let Some(holding) = &mut dispatcher.holding
-            && matches!(call.reply_to, ReplyTo::Client(_))
-        {
-            return holding.take(dispatcher.now_ns, call.reply_to, status, body, call.taken_ns);
-        }
-        self.dispatcher.answer(self.replies, call.reply_to, status, body, call.taken_ns);
-    }
-
-    fn large_response(&mut self, worker: &mut Worker<N>, cookie: u64, body: &mut Vec<u8>) {
-        let is_of_thread = |call: &PendingCall<P>| matches!(call.reply_to, ReplyTo::Thread(_));
-        if !self.pending(cookie).is_some_and(is_of_thread) {
-            return self.response(worker, cookie, Status::Ok, body);
-        }
-        if let Some(PendingCall { reply_to: ReplyTo::Thread(token), .. }) =
-            self.answered(cookie, Status::Ok, body.len())
-        {
-            let body = core::mem::take(body);
-            self.dispatcher.thread_handle.answer_with(token, Status::Ok, body);
-        }
-    }
-
-    fn takes_pieces(&self, cookie: u64, len_bytes: usize) -> bool {
-        let to_client = |call: &PendingCall<P>| matches!(call.reply_to, ReplyTo::Client(_));
-        self.pending(cookie).is_some_and(to_client) && self.replies.takes_parts(len_bytes)
-    }
-
-    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
+        let Some(call) = self.answered(cookie, status, body.len_bytes()) else { return };
         let Self { dispatcher, replies, .. } = self;
-        let Some(call) = dispatcher.calls.get_mut(cookie) else { return };
-        let ReplyTo::Client(to) = call.reply_to else { return };
-        // If this panics, the part is missing.
-        let was_torn = core::mem::replace(&mut call.is_torn, true);
-        let put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
-            // There is room for the whole piece.
-            let _ = piece.put_to(answer);
-        });
-        call.is_torn = was_torn || put.is_err();
-        dispatcher.mover.copied_bytes += piece.range().len() as u64;
+        match (call.reply_to, body) {
+            (ReplyTo::Thread(token), rpc::Body::Owned(memory)) => {
+                dispatcher.thread_handle.answer_with(token, status, core::mem::take(memory));
+            }
+            (to, body) => {
+                if let Some(holding) = &mut dispatcher.holding
+                    && matches!(to, ReplyTo::Client(_))
+                {
+                    let now_ns = dispatcher.now_ns;
+                    return holding.take(now_ns, to, status, &body.bytes(), call.taken_ns);
+                }
+                dispatcher.answer(replies, to, status, &body.bytes(), call.taken_ns);
+            }
+        }
     }
 
-    fn response_in_pieces(&mut self, _: &mut Worker<N>, cookie: u64, len_bytes: usize) {
+    /// All pieces of an answer of another node were put where its caller reads it.
+    fn finish_answer(&mut self, cookie: u64, len_bytes: usize) {
         let Some(call) = self.answered(cookie, Status::Ok, len_bytes) else { return };
         let Self { dispatcher, replies, .. } = self;
         match call.reply_to {
@@ -424,7 +356,8 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         }
     }
 
-    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, status: Status) {
+    /// A call has ended without an answer of the other node.
+    fn end_unanswered(&mut self, cookie: u64, status: Status) {
         let Self { dispatcher, replies, .. } = self;
         if dispatcher.bulk.outcome(cookie, status, None) {
             return;
@@ -442,9 +375,73 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         dispatcher.peers.counts_mut(call.charge.rank).unanswered += 1;
         dispatcher.answer(replies, call.reply_to, status, &[], call.taken_ns);
     }
+}
 
-    fn account(&self, cookie: u64) -> Account {
-        self.pending(cookie).map_or_else(Account::default, |call| call.charge.account())
+impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
+    fn request(&mut self, worker: &mut Worker<N>, request: rpc::Request, body: rpc::Body<'_, N>) {
+        let Self { dispatcher, replies, scratch: Scratch { answer, .. }, .. } = self;
+        dispatcher.tally.add(Counter::Incoming, 1);
+        let len_bytes = body.len_bytes().saturating_sub(PEER_HEAD_BYTES);
+        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
+        match body {
+            rpc::Body::Copied(body) => {
+                dispatcher.serve_peer(replies, worker, request, body, answer);
+            }
+            rpc::Body::Owned(memory) => {
+                dispatcher.serve_peer_in_pieces(replies, worker, request, memory, answer);
+            }
+            rpc::Body::Landed(landed) => {
+                dispatcher.serve_landed(replies, worker, request, landed);
+            }
+        }
+    }
+
+    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
+        match end {
+            CallEnd::Answered(status, body) => self.pass_answer(cookie, status, body),
+            CallEnd::InPieces(len_bytes) => self.finish_answer(cookie, len_bytes),
+            CallEnd::Unanswered(status) => self.end_unanswered(cookie, status),
+        }
+    }
+
+    /// Long bodies go on from where they land if somebody waits for them there.
+    fn wants(&mut self, fetch: Fetch) -> Delivery {
+        let mut delivery = Delivery::default();
+        match fetch {
+            Fetch::Request { method: service, len_bytes } => {
+                if len_bytes > PIECE_BYTES
+                    && self.replies.takes_parts(len_bytes)
+                    && self.dispatcher.services.is_polled(service)
+                {
+                    delivery.form = BodyForm::Landed;
+                }
+            }
+            Fetch::Answer { cookie, len_bytes } => {
+                if let Some(call) = self.dispatcher.calls.get(cookie) {
+                    delivery.account = call.charge.account();
+                    if matches!(call.reply_to, ReplyTo::Client(_))
+                        && self.replies.takes_parts(len_bytes)
+                    {
+                        delivery.form = BodyForm::Pieces;
+                    }
+                }
+            }
+        }
+        delivery
+    }
+
+    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
+        let Self { dispatcher, replies, .. } = self;
+        let Some(call) = dispatcher.calls.get_mut(cookie) else { return };
+        let ReplyTo::Client(to) = call.reply_to else { return };
+        // If this panics, the part is missing.
+        let was_torn = core::mem::replace(&mut call.is_torn, true);
+        let put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
+            // There is room for the whole piece.
+            let _ = piece.put_to(answer);
+        });
+        call.is_torn = was_torn || put.is_err();
+        dispatcher.mover.copied_bytes += piece.range().len() as u64;
     }
 
     fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {

@@ -7,7 +7,8 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    Call, CallError, Config, Handler, Request, Status, Token, Worker, futures::AsyncWorker,
+    Body, Call, CallEnd, CallError, Config, Handler, Request, Status, Token, Worker,
+    futures::AsyncWorker,
 };
 use memory::sync::{AtomicU64, Ordering};
 use softnic::Nic;
@@ -22,15 +23,15 @@ struct Server {
 }
 
 impl Handler<Nic> for Server {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
         if self.is_slow {
             self.kept.push(request.token);
         } else {
-            worker.reply(request.token, Status::Ok, request.body).unwrap();
+            worker.reply(request.token, Status::Ok, &body.bytes()).unwrap();
         }
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
 }
 
 type Async = AsyncWorker<Nic, Server>;
@@ -161,12 +162,12 @@ struct Holder {
 }
 
 impl Handler<Nic> for Holder {
-    fn request(&mut self, worker: &mut Worker<Nic>, mut request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<Nic>, mut request: Request, _: Body<'_, Nic>) {
         assert!(worker.hold(&mut request.token));
         self.held.push(request.token);
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
 }
 
 /// Pitfall 9: what is held stays as it is, and the caller feels it.
