@@ -12,10 +12,16 @@ use core::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-use proto::{Status, copyrpc::CallId};
+use proto::{
+    Status,
+    copyrpc::{CallId, RequestId},
+};
 use verbs::Nic;
 
-use crate::{Body, Call, CallEnd, CallError, CloseReason, Handler, PeerId, Request, Worker};
+use crate::{
+    Body, BodyPiece, Call, CallEnd, CallError, CloseReason, Delivery, Fetch, Handler, PeerId,
+    Request, Worker,
+};
 
 /// Cookies with this bit belong to futures; the program's own must not have it.
 pub const FUTURE_COOKIE: u64 = 1 << 63;
@@ -63,6 +69,7 @@ struct Demux<H> {
     outcomes: BTreeMap<u64, Outcome>,
 }
 
+#[deny(clippy::missing_trait_methods, reason = "a default would keep something from the handler")]
 impl<N: Nic, H: Handler<N>> Handler<N> for Demux<H> {
     fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
         self.handler.request(worker, request, body);
@@ -80,8 +87,28 @@ impl<N: Nic, H: Handler<N>> Handler<N> for Demux<H> {
         }
     }
 
+    fn wants(&mut self, fetch: Fetch) -> Delivery {
+        match fetch {
+            // A future takes the whole of its answer.
+            Fetch::Answer { cookie, .. } if cookie & FUTURE_COOKIE != 0 => Delivery::default(),
+            Fetch::Answer { .. } | Fetch::Request { .. } => self.handler.wants(fetch),
+        }
+    }
+
+    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
+        self.handler.piece(cookie, piece);
+    }
+
+    fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {
+        self.handler.cancelled(worker, peer, request);
+    }
+
     fn closed(&mut self, worker: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
         self.handler.closed(worker, peer, reason);
+    }
+
+    fn posting(&mut self) {
+        self.handler.posting();
     }
 }
 
