@@ -90,8 +90,8 @@ impl<N: Nic, H: Handler<N>> Handler<N> for Demux<H> {
     fn wants(&mut self, fetch: Fetch) -> Delivery {
         match fetch {
             // A future takes the whole of its answer.
-            Fetch::Answer { cookie, .. } if cookie & FUTURE_COOKIE != 0 => Delivery::default(),
-            Fetch::Answer { .. } | Fetch::Request { .. } => self.handler.wants(fetch),
+            Fetch::Answer(cookie, _) if cookie & FUTURE_COOKIE != 0 => Delivery::default(),
+            Fetch::Answer(..) | Fetch::Request(..) => self.handler.wants(fetch),
         }
     }
 

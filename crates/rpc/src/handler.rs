@@ -95,20 +95,10 @@ impl<N: Nic> CallEnd<'_, N> {
 /// A body that is to be fetched by rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
-    /// That of a request.
-    Request {
-        /// The method.
-        method: u16,
-        /// Length in bytes.
-        len_bytes: usize,
-    },
-    /// That of an answer.
-    Answer {
-        /// The cookie that the call was made with.
-        cookie: u64,
-        /// Length in bytes.
-        len_bytes: usize,
-    },
+    /// That of a request: the method, and the length in bytes.
+    Request(u16, usize),
+    /// That of an answer: the cookie that the call was made with, and the length in bytes.
+    Answer(u64, usize),
 }
 
 /// The form in which a fetched body reaches a handler.
@@ -153,13 +143,10 @@ pub trait Handler<N: Nic> {
         Delivery::default()
     }
 
-    /// A piece of an answer has arrived which this handler [wants](Self::wants) so. None comes after the call has ended.
-    ///
-    /// # Panics
-    ///
-    /// Unless a handler that wants pieces has its own.
+    /// A piece of an answer has arrived. None comes after the call has ended, and none to a handler that
+    /// [wants](Self::wants) no pieces.
     fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
-        unreachable!("a handler that wants pieces takes {piece:?} of call {cookie}");
+        unreachable!("a handler that wants pieces has no place for {piece:?} of call {cookie}");
     }
 
     /// The caller of a request does not wait for the answer any more (rule C5.5). It is still to be

@@ -408,7 +408,7 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
     fn wants(&mut self, fetch: Fetch) -> Delivery {
         let mut delivery = Delivery::default();
         match fetch {
-            Fetch::Request { method: service, len_bytes } => {
+            Fetch::Request(service, len_bytes) => {
                 if len_bytes > PIECE_BYTES
                     && self.replies.takes_parts(len_bytes)
                     && self.dispatcher.services.is_polled(service)
@@ -416,7 +416,7 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
                     delivery.form = BodyForm::Landed;
                 }
             }
-            Fetch::Answer { cookie, len_bytes } => {
+            Fetch::Answer(cookie, len_bytes) => {
                 if let Some(call) = self.dispatcher.calls.get(cookie) {
                     delivery.account = call.charge.account();
                     if matches!(call.reply_to, ReplyTo::Client(_))

@@ -17,8 +17,8 @@ use super::{
     transfers::{OneSided, Purpose, Transfer},
 };
 use crate::{
-    Account, Body, BodyForm, CallEnd, CloseReason, Delivery, Fetch, Handler, LandedBody,
-    LocalRegion, PeerId, Range, RemoteRegion, Request, Token, TransferError,
+    Body, BodyForm, CallEnd, CloseReason, Delivery, Fetch, Handler, LandedBody, LocalRegion,
+    PeerId, Range, RemoteRegion, Request, Token, TransferError,
     pool::{Buffer, NoBuffer, Purchase},
     queue::{Piece, What},
 };
@@ -120,8 +120,7 @@ impl<N: Nic> Worker<N> {
         handler: &mut H,
     ) {
         let LargeRequest { id, method, timeout_us, large } = request;
-        let fetch = Fetch::Request { method, len_bytes: large.len_bytes as usize };
-        let mut delivery = handler.wants(fetch);
+        let mut delivery = handler.wants(Fetch::Request(method, large.len_bytes as usize));
         delivery.account.method = Some(method);
         if delivery.form == BodyForm::Pieces {
             delivery.form = BodyForm::Owned;
@@ -147,7 +146,7 @@ impl<N: Nic> Worker<N> {
     ) {
         let cookie = self.live(peer).and_then(|live| live.connection.fetching(call));
         let len_bytes = large.len_bytes as usize;
-        let wants = |cookie| handler.wants(Fetch::Answer { cookie, len_bytes });
+        let wants = |cookie| handler.wants(Fetch::Answer(cookie, len_bytes));
         let delivery = cookie.map_or_else(Delivery::default, wants);
         match self.take_memory(peer, delivery, large) {
             Some((buffer, body)) => {
@@ -169,18 +168,27 @@ impl<N: Nic> Worker<N> {
 
     /// Memory for a body that the peer is to read.
     pub(super) fn take_lent(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
-        let taken = self.try_take_lent(purchase);
-        if let Err(NoBuffer::Regions) = taken {
-            self.release_unused_memory();
-            return warned(self.try_take_lent(purchase));
-        }
-        warned(taken)
+        self.take_buffer(|Self { peers, resources, .. }| {
+            let live = peers.live(purchase.peer).ok_or(NoBuffer::Share)?;
+            live.bodies.take(resources.nic(), resources.pd(), purchase)
+        })
     }
 
-    fn try_take_lent(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
-        let Self { peers, resources, .. } = self;
-        let live = peers.live(purchase.peer).ok_or(NoBuffer::Share)?;
-        live.bodies.take(resources.nic(), resources.pd(), purchase)
+    /// Takes memory, for which unused one makes room.
+    fn take_buffer(
+        &mut self,
+        try_take: impl Fn(&mut Self) -> Result<Buffer<N>, NoBuffer>,
+    ) -> Result<Buffer<N>, NoBuffer> {
+        let mut taken = try_take(self);
+        if let Err(NoBuffer::Regions) = taken {
+            self.release_unused_memory();
+            taken = try_take(self);
+        }
+        taken.inspect_err(|cause| {
+            if let NoBuffer::Memory(error) = cause {
+                tracing::warn!(%error, "no memory for a large body");
+            }
+        })
     }
 
     /// Memory to which a body of the peer is to be read, and with room for its private copy, if there is to be one.
@@ -190,24 +198,17 @@ impl<N: Nic> Worker<N> {
         delivery: Delivery,
         large: Large,
     ) -> Option<(Buffer<N>, Vec<u8>)> {
-        let buffer = self.take_landing(peer, delivery.account, large)?;
+        let len_bytes = large.len_bytes as usize;
+        let purchase = Purchase { peer, account: delivery.account, len_bytes };
+        let buffer = self.take_buffer(|Self { resources, landing, .. }| {
+            landing.take(resources.nic(), resources.pd(), &purchase)
+        });
+        let buffer = buffer.ok()?;
         let copy = match delivery.form {
             BodyForm::Owned => self.take_private(large)?,
             BodyForm::Landed | BodyForm::Pieces => Vec::new(),
         };
         Some((buffer, copy))
-    }
-
-    /// Memory to which a body of the peer is to be read.
-    fn take_landing(&mut self, peer: PeerId, account: Account, large: Large) -> Option<Buffer<N>> {
-        let len_bytes = large.len_bytes as usize;
-        let purchase = Purchase { peer, account, len_bytes };
-        let mut taken = self.try_take_landing(&purchase);
-        if let Err(NoBuffer::Regions) = taken {
-            self.release_unused_memory();
-            taken = self.try_take_landing(&purchase);
-        }
-        warned(taken).ok()
     }
 
     /// Memory with room for the private copy of a body.
@@ -220,11 +221,6 @@ impl<N: Nic> Worker<N> {
             return None;
         }
         Some(body)
-    }
-
-    fn try_take_landing(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
-        let Self { resources, landing, .. } = self;
-        landing.take(resources.nic(), resources.pd(), purchase)
     }
 
     fn start(&mut self, transfer: Transfer<N>) {
@@ -387,14 +383,6 @@ impl<N: Nic> Worker<N> {
             self.give_up(piece.transfer);
         }
     }
-}
-
-fn warned<N: Nic>(taken: Result<Buffer<N>, NoBuffer>) -> Result<Buffer<N>, NoBuffer> {
-    taken.inspect_err(|cause| {
-        if let NoBuffer::Memory(error) = cause {
-            tracing::warn!(%error, "no memory for a large body");
-        }
-    })
 }
 
 /// A body that has arrived whole. Memory that does not carry it on is free for the handler's answer.

@@ -218,14 +218,14 @@ fn a_handler_behind_futures_gets_every_callback() {
     until(&mut a, "its cancellation", |noting| noting.cancelled.len() == 1);
     b.with(|worker, noting| {
         assert_eq!(noting.cancelled, [noting.requests[0].request()]);
-        assert_eq!(noting.fetches, [Fetch::Request { method: LATER, len_bytes }]);
+        assert_eq!(noting.fetches, [Fetch::Request(LATER, len_bytes)]);
         let call = Call { method: ECHO, ..call };
         worker.call(to_a, &call, &vec![2; len_bytes]).unwrap();
     });
     until(&mut a, "the end of a call", |noting| noting.ends.len() == 1);
     b.with(|worker, noting| {
         assert_eq!(noting.ends, [(7, Status::Ok)]);
-        assert_eq!(noting.fetches[1..], [Fetch::Answer { cookie: 7, len_bytes }]);
+        assert_eq!(noting.fetches[1..], [Fetch::Answer(7, len_bytes)]);
         assert_eq!(noting.piece_bytes, len_bytes);
         assert!(noting.posts > 0);
         worker.close(to_a);

@@ -57,7 +57,7 @@ fn requests_that_stay_where_they_land_are_whole_and_not_copied() {
         });
         assert_eq!(b.worker.stats().bodies.copied_bytes, 0);
         assert!(b.worker.large_memory().used_bytes >= lengths.iter().sum());
-        let asked = lengths.map(|len_bytes| Fetch::Request { method: ECHO, len_bytes });
+        let asked = lengths.map(|len_bytes| Fetch::Request(ECHO, len_bytes));
         assert_eq!(server.asked, asked);
         for (token, landed) in server.requests.drain(..) {
             let len_bytes = landed.len_bytes();

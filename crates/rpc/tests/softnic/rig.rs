@@ -81,7 +81,7 @@ impl Handler<Nic> for Program {
     }
 
     fn wants(&mut self, fetch: Fetch) -> Delivery {
-        let (Fetch::Request { len_bytes, .. } | Fetch::Answer { len_bytes, .. }) = fetch;
+        let (Fetch::Request(_, len_bytes) | Fetch::Answer(_, len_bytes)) = fetch;
         assert!(len_bytes > 0);
         let form = if self.takes_pieces { BodyForm::Pieces } else { BodyForm::Owned };
         Delivery { form, ..Delivery::default() }
