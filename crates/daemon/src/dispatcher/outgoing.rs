@@ -24,6 +24,7 @@ use crate::{
     fair_queue::NextTurn,
     metrics::{Counter, Phase, Timing},
     request::Request,
+    request_head::RequestHead,
     source::copied,
     threads::ThreadHandle,
 };
@@ -38,20 +39,15 @@ impl<P: ClientPort> Dispatcher<P> {
         request: &Request<'_, P>,
     ) -> Answer {
         let (call, payload) = (self.outgoing(reply_to, request), request.body.private());
-        self.call_or_wait(worker, request.rank, ReplyTo::Client(reply_to), call, payload).into()
+        self.call_or_wait(worker, ReplyTo::Client(reply_to), call, payload).into()
     }
 
     #[inline]
     pub(super) fn outgoing(&self, reply_to: P::ReplyTo, request: &Request<'_, P>) -> Outgoing {
-        Outgoing {
-            client: tag_of::<P>(self.client_base, reply_to),
-            service: request.service,
-            method: request.method,
-            response_bytes: request.response_bytes.min(self.admission.body_bytes_max()),
-            who: request.caller,
-            taken_ns: self.now_ns,
-            deadline_ns: request.deadline_ns,
-        }
+        let response_bytes = request.head.response_bytes.min(self.admission.body_bytes_max());
+        let head = RequestHead { response_bytes, ..request.head };
+        let client = tag_of::<P>(self.client_base, reply_to);
+        Outgoing { head, client, taken_ns: self.now_ns }
     }
 
     /// Calls another node, or lets the call wait for room; refuses it if there is none, or no such
@@ -60,41 +56,40 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn call_or_wait<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         reply_to: ReplyTo<P>,
         call: Outgoing,
         payload: &[u8],
     ) -> Result<(), Returned<ReplyTo<P>>> {
         // First come, first served, among the calls of a client.
-        let refusal = if self.waiting.is_idle() || self.waiting.may_try(rank, call.client) {
-            match self.call(worker, rank, reply_to, &call, payload) {
+        let refusal = if self.waiting.is_idle() || self.waiting.may_try(call.head.rank, call.client)
+        {
+            match self.call(worker, reply_to, &call, payload) {
                 Ok(()) => return Ok(()),
                 Err(refusal) => refusal,
             }
         } else {
             Returned { status: Status::ResourceExhausted, reply_to }
         };
-        self.wait_for_room(refusal, rank, call, || copied(payload).map(Body::Private))
+        self.wait_for_room(refusal, call, || copied(payload).map(Body::Private))
     }
 
     /// Lets a call wait that was refused for want of room.
     pub(super) fn wait_for_room(
         &mut self,
         refusal: Returned<ReplyTo<P>>,
-        rank: u32,
         call: Outgoing,
         body: impl FnOnce() -> Option<Body<P>>,
     ) -> Result<(), Returned<ReplyTo<P>>> {
         let Returned { status, reply_to } = refusal;
-        let may_wait =
-            status == Status::ResourceExhausted && !self.peers.is_short(rank, self.now_ns);
+        let is_short = || self.peers.is_short(call.head.rank, self.now_ns);
+        let may_wait = status == Status::ResourceExhausted && !is_short();
         let body = may_wait.then(body).flatten().filter(Body::may_wait);
         let Some(body) = body else {
             self.count_end(status);
             return Err(Returned { status, reply_to });
         };
         let waiting = Waiting { reply_to, call, body };
-        self.waiting.push(&mut self.held, rank, waiting).map_err(|Waiting { reply_to, .. }| {
+        self.waiting.push(&mut self.held, waiting).map_err(|Waiting { reply_to, .. }| {
             self.count_end(status);
             Returned { status, reply_to }
         })
@@ -127,10 +122,8 @@ impl<P: ClientPort> Dispatcher<P> {
             }
             let Waiting { reply_to, call, mut body } = waiting;
             let made = match &mut body {
-                Body::Private(body) => self.call_again(worker, rank, reply_to, &call, body),
-                Body::Long(request) => {
-                    self.call_long(replies, worker, rank, reply_to, &call, request)
-                }
+                Body::Private(body) => self.call_again(worker, reply_to, &call, body),
+                Body::Long(request) => self.call_long(replies, worker, reply_to, &call, request),
             };
             match made {
                 Ok(()) => self.waiting.done(&mut self.held, trial),
@@ -193,12 +186,11 @@ impl<P: ClientPort> Dispatcher<P> {
     fn call_again<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         payload: &[u8],
     ) -> Result<(), Returned<ReplyTo<P>>> {
-        self.call(worker, rank, reply_to, call, payload)
+        self.call(worker, reply_to, call, payload)
     }
 
     /// Calls another node. [`Status::ResourceExhausted`]: there is no room now. Inlined where clients call.
@@ -206,19 +198,18 @@ impl<P: ClientPort> Dispatcher<P> {
     fn call<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         payload: &[u8],
     ) -> Result<(), Returned<ReplyTo<P>>> {
-        if call.deadline_ns <= self.now_ns {
+        let RequestHead { rank, deadline_ns, .. } = call.head;
+        if deadline_ns <= self.now_ns {
             return Err(Returned { status: Status::DeadlineExceeded, reply_to });
         }
-        let charge = self.calls.charge(rank, call);
+        let charge = self.calls.charge(call);
         if let Some(thread) = self.thread_handle.owner(rank) {
-            let send = |threads: &mut ThreadHandle, key| {
-                threads.request_call(thread, key, rank, call, payload)
-            };
+            let send =
+                |threads: &mut ThreadHandle, key| threads.request_call(thread, key, call, payload);
             return self.call_by(charge, reply_to, call, send);
         }
         let Some(peer) = self.peers.get(rank) else {
@@ -227,7 +218,7 @@ impl<P: ClientPort> Dispatcher<P> {
         if !self.calls.takes_share(&charge) {
             return Err(Returned { status: Status::ResourceExhausted, reply_to });
         }
-        let (head, caller) = PeerHead::new(call.method, &call.who);
+        let (head, caller) = PeerHead::new(call.head.method, &call.head.caller);
         let parts = [head.as_bytes(), caller, payload];
         let make = |worker: &mut Worker<N>, call: &Call| worker.call_parts(peer, call, &parts);
         self.make(worker, charge, reply_to, call, payload.len(), make)
@@ -245,10 +236,10 @@ impl<P: ClientPort> Dispatcher<P> {
         make: impl FnOnce(&mut Worker<N>, &Call) -> Result<CallId, CallError>,
     ) -> Result<(), Returned<ReplyTo<P>>> {
         // What waited for room has less time left.
-        let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
+        let left_ns = call.head.deadline_ns.saturating_sub(self.now_ns);
         let key = self.calls.begin(charge, reply_to, (call.taken_ns, self.now_ns))?;
         let request = Call {
-            method: call.service,
+            method: call.head.service,
             response_bytes: charge.answer_bytes(),
             timeout: Duration::from_nanos(left_ns),
             cookie: key.to_u64(),
@@ -339,6 +330,7 @@ impl<P: ClientPort> PollHandler<'_, P> {
     }
 
     /// All pieces of an answer of another node were put where its caller reads it.
+    #[cold]
     fn finish_answer(&mut self, cookie: u64, len_bytes: usize) {
         let Some(call) = self.answered(cookie, Status::Ok, len_bytes) else { return };
         let Self { dispatcher, replies, .. } = self;
@@ -357,6 +349,7 @@ impl<P: ClientPort> PollHandler<'_, P> {
     }
 
     /// A call has ended without an answer of the other node.
+    #[cold]
     fn end_unanswered(&mut self, cookie: u64, status: Status) {
         let Self { dispatcher, replies, .. } = self;
         if dispatcher.bulk.outcome(cookie, status, None) {
