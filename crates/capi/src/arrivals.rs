@@ -4,8 +4,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use client::Status;
 use rpc::{
-    Call, CallError, CloseReason, ConnectError, Handler, Invitation, PeerId, Request, RequestId,
-    Token, Worker,
+    Body, Call, CallEnd, CallError, CloseReason, ConnectError, Handler, Invitation, PeerId,
+    Request, RequestId, Token, Worker,
 };
 use verbs::Nic;
 
@@ -75,18 +75,16 @@ impl<N: Nic> Engine for Worker<N> {
 struct Arrivals<'a>(&'a mut VecDeque<Arrived>);
 
 impl<N: Nic> Handler<N> for Arrivals<'_> {
-    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
-        let Request { token, method, body, timeout_us } = request;
-        self.0.push_back(Arrived::Request { token, method, timeout_us, body: body.to_vec() });
+    fn request(&mut self, _: &mut Worker<N>, request: Request, body: Body<'_, N>) {
+        let Request { token, method, timeout_us } = request;
+        let body = body.bytes().into_owned();
+        self.0.push_back(Arrived::Request { token, method, timeout_us, body });
     }
 
-    fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
-        let (is_answered, body) = (true, body.to_vec());
-        self.0.push_back(Arrived::Ended { cookie, status, is_answered, body });
-    }
-
-    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, status: Status) {
-        let (is_answered, body) = (false, Vec::new());
+    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
+        let is_answered = !matches!(end, CallEnd::Unanswered(_));
+        let status = end.status();
+        let body = end.bytes().into_owned();
         self.0.push_back(Arrived::Ended { cookie, status, is_answered, body });
     }
 

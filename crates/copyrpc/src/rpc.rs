@@ -6,23 +6,23 @@
 //! # #[cfg(feature = "nic")] {
 //! use copyrpc::{
 //!     nic::{Opener, soft::SoftOpener},
-//!     rpc::{Call, Config, Handler, Request, Status, Worker, now_ns, verbs::Nic},
+//!     rpc::{Body, Call, CallEnd, Config, Handler, Request, Status, Worker, now_ns, verbs::Nic},
 //! };
 //!
 //! struct Echo;
 //! impl<N: Nic> Handler<N> for Echo {
-//!     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
+//!     fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
 //!         // An answer always has a place; it fails only if the caller is gone.
-//!         let _ = worker.reply(request.token, Status::Ok, request.body);
+//!         let _ = worker.reply(request.token, Status::Ok, &body.bytes());
 //!     }
-//!     fn response(&mut self, _: &mut Worker<N>, _: u64, _: Status, _: &[u8]) {}
+//!     fn ended(&mut self, _: &mut Worker<N>, _: u64, _: CallEnd<'_, N>) {}
 //! }
 //!
 //! struct Answer(Option<(Status, Vec<u8>)>);
 //! impl<N: Nic> Handler<N> for Answer {
-//!     fn request(&mut self, _: &mut Worker<N>, _: Request<'_>) {}
-//!     fn response(&mut self, _: &mut Worker<N>, _: u64, status: Status, body: &[u8]) {
-//!         self.0 = Some((status, body.to_vec()));
+//!     fn request(&mut self, _: &mut Worker<N>, _: Request, _: Body<'_, N>) {}
+//!     fn ended(&mut self, _: &mut Worker<N>, _: u64, end: CallEnd<'_, N>) {
+//!         self.0 = Some((end.status(), end.bytes().into_owned()));
 //!     }
 //! }
 //!

@@ -13,6 +13,7 @@ use crate::{
     members::OfferError,
     metrics::{Counter, Tally},
     request::{Caller, Request, process_of},
+    request_head::RequestHead,
     rights::{Act, Rights},
 };
 
@@ -100,9 +101,9 @@ impl Admission {
         request: &Request<'_, P>,
         tally: &mut Tally,
     ) -> Result<Route, Refusal> {
-        let Request { reply_to, rank, service, .. } = request;
-        let is_here = *rank == self.rank;
-        if is_here && *service == DAEMON {
+        let Request { reply_to, head, .. } = request;
+        let is_here = head.rank == self.rank;
+        if is_here && head.service == DAEMON {
             return Ok(Route::Daemon);
         }
         if let Caller::Client(_) = reply_to {
@@ -117,11 +118,11 @@ impl Admission {
     /// to be made.
     #[inline(always)]
     pub(crate) fn check<P: ClientPort>(&self, request: &Request<'_, P>) -> Result<(), Refusal> {
-        let Request { reply_to, rank, service, .. } = request;
-        if *rank >= self.size {
+        let Request { reply_to, head, .. } = request;
+        if head.rank >= self.size {
             return Err(Refusal::NoRank);
         }
-        if *service == DAEMON || self.rights.is_limited(Act::Call, *service) {
+        if head.service == DAEMON || self.rights.is_limited(Act::Call, head.service) {
             self.judge(request)?;
         }
         // The thread that took the request from its client admitted it: it is in flight there, and ends as it would.
@@ -137,8 +138,8 @@ impl Admission {
     /// Whether the rights admit a request for a service that not everybody may call, or for the daemon of another node.
     #[cold]
     fn judge<P: ClientPort>(&self, request: &Request<'_, P>) -> Result<(), Refusal> {
-        let Request { reply_to, caller, service, method, .. } = request;
-        let may_go_on = match reply_to {
+        let RequestHead { caller, service, method, .. } = &request.head;
+        let may_go_on = match request.reply_to {
             // All else that daemons tell each other, they vouch for.
             Caller::Client(_) if *service == DAEMON => {
                 [method::PING, method::DESCRIBE].contains(method)

@@ -6,8 +6,7 @@ use std::{fmt::Debug, hash::Hash, os::fd::OwnedFd};
 use client::{
     Filler, LentBytes,
     message::{
-        CALL_HEAD_BYTES, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE, SERVE_HEAD_BYTES,
-        ServeHead, method,
+        CALL_HEAD_BYTES, CallHead, DAEMON, HAS_EXTRA, HERE, SERVE_HEAD_BYTES, ServeHead, method,
     },
 };
 use ipc::TakenBytes;
@@ -398,18 +397,4 @@ impl ClientPort for IpcPort {
     fn rejections(&self) -> ipc::Rejections {
         self.server.stats().rejections
     }
-}
-
-/// A call to another node, without its body.
-#[derive(Clone, Copy)]
-pub(crate) struct Outgoing {
-    pub(crate) service: u16,
-    pub(crate) method: u16,
-    pub(crate) response_bytes: usize,
-    /// Its process and trace.
-    pub(crate) who: CallerHead,
-    /// Whose it is, among those of all threads.
-    pub(crate) client: ClientTag,
-    pub(crate) taken_ns: u64,
-    pub(crate) deadline_ns: u64,
 }

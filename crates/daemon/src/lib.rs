@@ -53,6 +53,7 @@ mod pace;
 mod process_regions;
 mod rejections;
 mod request;
+mod request_head;
 mod rights;
 mod roster;
 mod run;

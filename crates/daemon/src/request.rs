@@ -7,7 +7,9 @@ use client::{
 };
 use zerocopy::FromBytes as _;
 
-use crate::{client_port::ClientPort, limits::CallerId, source::Source, thread_messages::AskedBy};
+use crate::{
+    client_port::ClientPort, request_head::RequestHead, source::Source, thread_messages::AskedBy,
+};
 
 /// The address of the answer to a request.
 pub(crate) enum Caller<P: ClientPort> {
@@ -23,19 +25,7 @@ pub(crate) enum Caller<P: ClientPort> {
 pub(crate) struct Request<'a, P: ClientPort> {
     /// The address of the answer.
     pub(crate) reply_to: Caller<P>,
-    /// The caller whose share the request counts for.
-    pub(crate) caller_id: CallerId,
-    /// Process, user and trace of the caller, as far as known.
-    pub(crate) caller: CallerHead,
-    /// Rank of the caller's node.
-    pub(crate) from_rank: u32,
-    /// Rank of the service's node.
-    pub(crate) rank: u32,
-    pub(crate) service: u16,
-    pub(crate) method: u16,
-    pub(crate) deadline_ns: u64,
-    /// Longest answer that needs no detour; 0 where that is not told.
-    pub(crate) response_bytes: usize,
+    pub(crate) head: RequestHead,
     pub(crate) body: Body<'a, P>,
 }
 
@@ -83,47 +73,24 @@ impl<'a, P: ClientPort> Body<'a, P> {
 impl<'a, P: ClientPort> Request<'a, P> {
     /// The request of a client with a private copy of its body, to be kept.
     pub(crate) fn of_client(&self, reply_to: P::ReplyTo) -> Self {
-        let Self { caller_id, caller, from_rank, rank, service, method, .. } = *self;
-        let Self { deadline_ns, response_bytes, .. } = *self;
-        Self {
-            reply_to: Caller::Client(reply_to),
-            caller_id,
-            caller,
-            from_rank,
-            rank,
-            service,
-            method,
-            deadline_ns,
-            response_bytes,
-            body: Body::Private(self.body.private()),
-        }
+        let body = Body::Private(self.body.private());
+        Self { reply_to: Caller::Client(reply_to), head: self.head, body }
     }
 }
 
 impl<P: ClientPort> Request<'_, P> {
     /// The request with an empty body, for when that is somewhere else.
     pub(crate) fn without_body(self) -> Request<'static, P> {
-        let Self { reply_to, caller_id, caller, from_rank, rank, service, method, .. } = self;
-        let Self { deadline_ns, response_bytes, .. } = self;
-        Request {
-            reply_to,
-            caller_id,
-            caller,
-            from_rank,
-            rank,
-            service,
-            method,
-            deadline_ns,
-            response_bytes,
-            body: Body::Private(&[]),
-        }
+        let Self { reply_to, head, .. } = self;
+        Request { reply_to, head, body: Body::Private(&[]) }
     }
 
     /// What a function is given, which gets `body` as a whole.
     #[inline]
     pub(crate) fn inbound<'b>(&self, body: &'b [u8]) -> Inbound<'b> {
-        let context = context_of(&self.caller);
-        Inbound { rank: self.from_rank, method: self.method, body, context, cancellation: None }
+        let RequestHead { from_rank: rank, method, .. } = self.head;
+        let context = context_of(&self.head.caller);
+        Inbound { rank, method, body, context, cancellation: None }
     }
 }
 

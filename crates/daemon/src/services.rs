@@ -11,6 +11,7 @@ use crate::{
     fair_queue::{FairQueue, NextTurn},
     limits::{CallerId, ENTRY_BYTES, Held},
     members::{Members, OfferError, Offered, Poll},
+    request_head::RequestHead,
     rights::Rights,
     source::Source,
     threads::Offers,
@@ -33,10 +34,7 @@ pub type ServiceFn = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;
 pub(super) struct QueuedRequest<P: ClientPort> {
     /// The key of the call.
     pub(super) key: Key,
-    pub(super) caller: CallerId,
-    pub(super) service: u16,
-    pub(super) rank: u32,
-    pub(super) method: u16,
+    pub(super) head: RequestHead,
     pub(super) body: Source<P>,
 }
 
@@ -59,7 +57,7 @@ pub(super) fn enqueue<P: ClientPort>(
     held: &mut Held,
     request: QueuedRequest<P>,
 ) -> Result<(), Status> {
-    let (caller, bytes) = (request.caller, request.body.held_bytes() + ENTRY_BYTES);
+    let (caller, bytes) = (request.head.caller_id, request.body.held_bytes() + ENTRY_BYTES);
     let left = QUEUE_MAX - queue.len();
     let left_bytes = held.limits().service_held_bytes.saturating_sub(queue.bytes());
     let has_bytes = match queue.len_of(caller) {
@@ -80,7 +78,7 @@ pub(super) fn requeue<P: ClientPort>(
     held: &mut Held,
     request: QueuedRequest<P>,
 ) -> Result<(), Status> {
-    let (caller, bytes) = (request.caller, request.body.held_bytes() + ENTRY_BYTES);
+    let (caller, bytes) = (request.head.caller_id, request.body.held_bytes() + ENTRY_BYTES);
     held.admit(caller, bytes)?;
     queue.put_back(caller, bytes, request, NextTurn::Own);
     Ok(())
@@ -411,7 +409,7 @@ impl<P: ClientPort> Services<P> {
         held: &mut Held,
         request: QueuedRequest<P>,
     ) -> Result<(), Status> {
-        let provider = self.provider(request.service).ok_or(Status::ResourceExhausted)?;
+        let provider = self.provider(request.head.service).ok_or(Status::ResourceExhausted)?;
         enqueue(&mut provider.queue, held, request)
     }
 

@@ -1,32 +1,22 @@
 //! The messages of a daemon's threads to each other.
 
-use client::message::CallerHead;
 use ids::slots::Key;
 use inproc::Token;
 use rpc::Status;
 
 use crate::{
-    client_port::{ClientTag, Outgoing},
+    client_port::ClientTag,
     direct_link::DirectNewcomer,
-    limits::CallerId,
+    request_head::{Outgoing, RequestHead},
     source::PrivateBody,
 };
 
 /// A request of one thread to another.
 pub(super) enum ThreadRequest {
     /// Call a node whose connection the other thread owns.
-    Call { rank: u32, call: Outgoing, body: Vec<u8> },
+    Call { call: Outgoing, body: Vec<u8> },
     /// Answer a request for a service that the other thread offers.
-    Serve {
-        service: u16,
-        caller: CallerId,
-        rank: u32,
-        method: u16,
-        deadline_ns: u64,
-        who: CallerHead,
-        asked: AskedBy,
-        body: PrivateBody,
-    },
+    Serve { head: RequestHead, asked: AskedBy, body: PrivateBody },
     /// It is not answered.
     Notice(ThreadNotice),
 }

@@ -35,7 +35,7 @@ use rpc::Status;
 pub(super) use crate::thread_messages::{
     AskedBy, ThreadCall, ThreadEvent, ThreadNotice, ThreadReply, ThreadRequest,
 };
-use crate::{client_port::Outgoing, process_regions::ProcessRegions};
+use crate::{process_regions::ProcessRegions, request_head::Outgoing};
 
 /// Requests that one thread has at another at a time.
 pub const LANE_CALLS: u32 = 1024;
@@ -373,19 +373,18 @@ impl ThreadHandle {
         &mut self,
         to: usize,
         key: Key,
-        rank: u32,
         call: &Outgoing,
         payload: &[u8],
     ) -> Result<(), Status> {
         let mesh = self.mesh.as_mut().ok_or(Status::Internal)?;
-        let purpose = ThreadCall::Peer { key, rank };
+        let purpose = ThreadCall::Peer { key, rank: call.head.rank };
         if !mesh.admits(to, purpose) {
             return Err(Status::ResourceExhausted);
         }
         let mut body = mesh.copied(payload).ok_or(Status::ResourceExhausted)?;
-        let sent = mesh.send_call(to, purpose, call, &mut body);
+        let sent = self.request_call_with(to, key, call, &mut body);
         if sent.is_err() {
-            mesh.keep(body);
+            self.keep(body);
         }
         sent
     }
@@ -395,20 +394,21 @@ impl ThreadHandle {
         &mut self,
         to: usize,
         key: Key,
-        rank: u32,
         call: &Outgoing,
         body: &mut Vec<u8>,
     ) -> Result<(), Status> {
-        let mesh = self.mesh.as_mut().ok_or(Status::Internal)?;
-        let purpose = ThreadCall::Peer { key, rank };
-        if !mesh.admits(to, purpose) {
-            return Err(Status::ResourceExhausted);
-        }
-        mesh.send_call(to, purpose, call, body)
+        let purpose = ThreadCall::Peer { key, rank: call.head.rank };
+        let request = ThreadRequest::Call { call: *call, body: core::mem::take(body) };
+        self.request(to, purpose, request).map_err(|(request, status)| {
+            if let ThreadRequest::Call { body: unsent, .. } = request {
+                *body = unsent;
+            }
+            status
+        })
     }
 
-    /// Asks another thread to serve. [`Status::ResourceExhausted`]: it has no room now.
-    pub(super) fn request_serve(
+    /// Asks another thread for something. [`Status::ResourceExhausted`]: it has no room now.
+    pub(super) fn request(
         &mut self,
         to: usize,
         purpose: ThreadCall,
@@ -518,24 +518,6 @@ impl Mesh {
                 Err((refused.into_parts().0, status))
             }
         }
-    }
-
-    /// Sends a call to a rank. Its body is taken if it is sent.
-    fn send_call(
-        &mut self,
-        to: usize,
-        purpose: ThreadCall,
-        call: &Outgoing,
-        body: &mut Vec<u8>,
-    ) -> Result<(), Status> {
-        let ThreadCall::Peer { rank, .. } = purpose else { return Err(Status::Internal) };
-        let request = ThreadRequest::Call { rank, call: *call, body: core::mem::take(body) };
-        self.send(to, request, purpose).map_err(|(request, status)| {
-            if let ThreadRequest::Call { body: unsent, .. } = request {
-                *body = unsent;
-            }
-            status
-        })
     }
 
     fn poll(&mut self) -> Option<ThreadEvent> {

@@ -280,11 +280,11 @@ impl<L: ?Sized> Adapter<'_, L> {
 
 impl<N: Nic> rpc::Handler<N> for Adapter<'_, Vec<(rpc::PeerId, rpc::Invitation)>> {
     /// A caller serves no calls: the request is answered by dropping its token.
-    fn request(&mut self, _: &mut rpc::Worker<N>, _: rpc::Request<'_>) {}
+    fn request(&mut self, _: &mut rpc::Worker<N>, _: rpc::Request, _: rpc::Body<'_, N>) {}
 
     #[inline]
-    fn response(&mut self, _: &mut rpc::Worker<N>, cookie: u64, status: Status, body: &[u8]) {
-        self.answers.answer(cookie, status, body);
+    fn ended(&mut self, _: &mut rpc::Worker<N>, cookie: u64, end: rpc::CallEnd<'_, N>) {
+        self.answers.answer(cookie, end.status(), &end.bytes());
     }
 
     fn closed(&mut self, _: &mut rpc::Worker<N>, peer: rpc::PeerId, reason: rpc::CloseReason) {

@@ -195,13 +195,18 @@ struct Adapter<'a, N: Nic>(&'a mut dyn Service<N>);
 
 impl<N: Nic> rpc::Handler<N> for Adapter<'_, N> {
     #[inline]
-    fn request(&mut self, worker: &mut rpc::Worker<N>, request: rpc::Request<'_>) {
-        let rpc::Request { token, method, body, .. } = request;
-        let request = Request { token: Token(Inner::Copyrpc(token)), method, body };
+    fn request(
+        &mut self,
+        worker: &mut rpc::Worker<N>,
+        request: rpc::Request,
+        body: rpc::Body<'_, N>,
+    ) {
+        let rpc::Request { token, method, .. } = request;
+        let request = Request { token: Token(Inner::Copyrpc(token)), method, body: &body.bytes() };
         self.0.request(&mut Replies::Copyrpc(worker), request);
     }
 
-    fn response(&mut self, _: &mut rpc::Worker<N>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut rpc::Worker<N>, _: u64, _: rpc::CallEnd<'_, N>) {}
 }
 
 impl<N: Nic> erpc::Handler<N> for Adapter<'_, N> {

@@ -5,7 +5,7 @@
 
 use std::{hint::black_box, time::Instant};
 
-use copyrpc_rpc::{Call, Config, Handler, PeerId, Request, Status, Worker};
+use copyrpc_rpc::{Body, Call, CallEnd, Config, Handler, PeerId, Request, Status, Worker};
 use softnic::Nic;
 
 const BODY_BYTES: usize = 32;
@@ -13,11 +13,11 @@ const BODY_BYTES: usize = 32;
 struct Echo;
 
 impl Handler<Nic> for Echo {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
-        worker.reply(request.token, Status::Ok, request.body).expect("the caller is there");
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
+        worker.reply(request.token, Status::Ok, &body.bytes()).expect("the caller is there");
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
 }
 
 /// Answers seen, each checked against the number that it was asked with.
@@ -26,10 +26,11 @@ struct Check {
 }
 
 impl Handler<Nic> for Check {
-    fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {}
+    fn request(&mut self, _: &mut Worker<Nic>, _: Request, _: Body<'_, Nic>) {}
 
-    fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
-        assert_eq!((status, body.len()), (Status::Ok, BODY_BYTES));
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
+        let body = &*end.bytes();
+        assert_eq!((end.status(), body.len()), (Status::Ok, BODY_BYTES));
         assert_eq!(body[..8], cookie.to_le_bytes());
         self.ended += 1;
     }

@@ -2,28 +2,28 @@
 //!
 //! `cargo run -p copyrpc-rpc --example echo`
 
-use copyrpc_rpc::{Call, Config, Handler, Request, Status, Worker};
+use copyrpc_rpc::{Body, Call, CallEnd, Config, Handler, Request, Status, Worker};
 use os::clock::now_ns;
 use softnic::Nic;
 
 struct Server;
 
 impl Handler<Nic> for Server {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
         // An answer always has a place; it fails only if the caller is gone.
-        let _ = worker.reply(request.token, Status::Ok, request.body);
+        let _ = worker.reply(request.token, Status::Ok, &body.bytes());
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
 }
 
 struct Client(Option<(Status, String)>);
 
 impl Handler<Nic> for Client {
-    fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {}
+    fn request(&mut self, _: &mut Worker<Nic>, _: Request, _: Body<'_, Nic>) {}
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, status: Status, body: &[u8]) {
-        self.0 = Some((status, String::from_utf8_lossy(body).into_owned()));
+    fn ended(&mut self, _: &mut Worker<Nic>, _: u64, end: CallEnd<'_, Nic>) {
+        self.0 = Some((end.status(), String::from_utf8_lossy(&end.bytes()).into_owned()));
     }
 }
 

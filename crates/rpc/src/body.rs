@@ -5,7 +5,7 @@ use verbs::Nic;
 use crate::pool::Buffer;
 
 /// Bytes to be sent.
-pub(crate) trait Body {
+pub(crate) trait SentBody {
     fn len_bytes(&self) -> usize;
 
     /// Writes them to private memory of that length.
@@ -19,7 +19,7 @@ pub(crate) trait Body {
 #[derive(Clone, Copy)]
 pub(crate) struct Parts<'a>(pub(crate) &'a [&'a [u8]]);
 
-impl Body for Parts<'_> {
+impl SentBody for Parts<'_> {
     /// Saturates: slices may overlap, so the sum has no bound.
     #[inline(always)]
     fn len_bytes(&self) -> usize {
@@ -50,7 +50,7 @@ pub(crate) struct Filled<F> {
     pub(crate) fill: F,
 }
 
-impl<F: FnOnce(&mut [u8])> Body for Filled<F> {
+impl<F: FnOnce(&mut [u8])> SentBody for Filled<F> {
     #[inline]
     fn len_bytes(&self) -> usize {
         self.len_bytes

@@ -12,10 +12,16 @@ use core::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-use proto::{Status, copyrpc::CallId};
+use proto::{
+    Status,
+    copyrpc::{CallId, RequestId},
+};
 use verbs::Nic;
 
-use crate::{Call, CallError, CloseReason, Handler, PeerId, Request, Worker};
+use crate::{
+    Body, BodyPiece, Call, CallEnd, CallError, CloseReason, Delivery, Fetch, Handler, PeerId,
+    Request, Worker,
+};
 
 /// Cookies with this bit belong to futures; the program's own must not have it.
 pub const FUTURE_COOKIE: u64 = 1 << 63;
@@ -57,38 +63,52 @@ impl<N: Nic, H> Shared<N, H> {
     }
 }
 
-/// Takes responses of futures, and hands everything else to the program's handler.
+/// Takes ends of futures' calls, and hands everything else to the program's handler.
 struct Demux<H> {
     handler: H,
     outcomes: BTreeMap<u64, Outcome>,
 }
 
+#[deny(clippy::missing_trait_methods, reason = "a default would keep something from the handler")]
 impl<N: Nic, H: Handler<N>> Handler<N> for Demux<H> {
-    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
-        self.handler.request(worker, request);
+    fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
+        self.handler.request(worker, request, body);
     }
 
-    fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
+    fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
         if cookie & FUTURE_COOKIE == 0 {
-            return self.handler.response(worker, cookie, status, body);
+            return self.handler.ended(worker, cookie, end);
         }
         // None: the future was dropped.
         let Some(outcome) = self.outcomes.get_mut(&cookie) else { return };
-        let before = core::mem::replace(outcome, Outcome::Ended(status, body.to_vec()));
-        if let Outcome::Waiting(Some(waker)) = before {
+        let ended = Outcome::Ended(end.status(), end.bytes().into_owned());
+        if let Outcome::Waiting(Some(waker)) = core::mem::replace(outcome, ended) {
             waker.wake();
         }
     }
 
-    fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status) {
-        if cookie & FUTURE_COOKIE == 0 {
-            return self.handler.ended(worker, cookie, status);
+    fn wants(&mut self, fetch: Fetch) -> Delivery {
+        match fetch {
+            // A future takes the whole of its answer.
+            Fetch::Answer(cookie, _) if cookie & FUTURE_COOKIE != 0 => Delivery::default(),
+            Fetch::Answer(..) | Fetch::Request(..) => self.handler.wants(fetch),
         }
-        self.response(worker, cookie, status, &[]);
+    }
+
+    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
+        self.handler.piece(cookie, piece);
+    }
+
+    fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {
+        self.handler.cancelled(worker, peer, request);
     }
 
     fn closed(&mut self, worker: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
         self.handler.closed(worker, peer, reason);
+    }
+
+    fn posting(&mut self) {
+        self.handler.posting();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs the copyrpc core on any NIC.
 //!
 //! ```text
-//!  program        call, reply                          Handler::{request, response}
+//!  program        call, reply                          Handler::{request, ended}   
 //!                    │                                        ▲
 //!  Worker         Connection (proto) ── batch ──┐      Connection (proto)
 //!                                               │             ▲ copied once
@@ -44,7 +44,7 @@ pub use entropy::Entropy;
 pub use error::{
     CallError, CloseReason, ConnectError, NicFailure, OpenError, ReplyError, TransferError,
 };
-pub use handler::{Handler, Request};
+pub use handler::{Body, BodyForm, CallEnd, Delivery, Fetch, Handler, Request};
 pub use partial_calls::PartialCall;
 pub use peer::PeerId;
 pub use piece::{BodyPiece, LandedBody};

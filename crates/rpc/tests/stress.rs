@@ -17,8 +17,8 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Handler, Invitation, PeerId, Request, Status,
-    TransportKind, Worker,
+    Body, Call, CallEnd, CallError, CloseReason, Config, Handler, Invitation, PeerId, Request,
+    Status, TransportKind, Worker,
 };
 use memory::sync::{AtomicUsize, Ordering};
 use softnic::Nic;
@@ -134,20 +134,21 @@ impl Side {
 }
 
 impl Handler<Nic> for Side {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
-        let Request { token, body, .. } = request;
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
+        let body = &*body.bytes();
+        let Request { token, .. } = request;
         let link = &mut self.links[self.index_of[&token.peer()]];
         check(link.served, body);
         link.served += 1;
         worker.reply(token, Status::Ok, body).unwrap();
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
         let (number, index) = (cookie >> 8, (cookie & 0xff) as usize);
-        assert_eq!(status, Status::Ok, "call {number} of connection {index}");
+        assert_eq!(end.status(), Status::Ok, "call {number} of connection {index}");
         let link = &mut self.links[index];
         assert_eq!(number, link.answered, "answers in the order of the calls");
-        check(number, body);
+        check(number, &end.bytes());
         link.answered += 1;
     }
 

@@ -19,7 +19,7 @@ use std::{
 };
 
 use os::{child::from_json, clock};
-use rpc::{Call, Config, Handler, Invitation, PeerId, Request, Status, Worker};
+use rpc::{Body, Call, CallEnd, Config, Handler, Invitation, PeerId, Request, Status, Worker};
 use serde::{Deserialize, Serialize};
 use verbs::Nic;
 
@@ -191,14 +191,14 @@ struct Echo {
 }
 
 impl<N: Nic> Handler<N> for Echo {
-    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
-        let Request { token, body, .. } = request;
+    fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
+        let Request { token, .. } = request;
         self.calls += 1;
         // Whoever does not take the answer is about to leave.
-        let _ = worker.reply(token, Status::Ok, body);
+        let _ = worker.reply(token, Status::Ok, &body.bytes());
     }
 
-    fn response(&mut self, _: &mut Worker<N>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<N>, _: u64, _: CallEnd<'_, N>) {}
 
     fn closed(&mut self, _: &mut Worker<N>, _: PeerId, _: rpc::CloseReason) {
         self.is_closed = true;
@@ -310,13 +310,14 @@ impl Client {
 }
 
 impl<N: Nic> Handler<N> for Client {
-    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
+    fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request); // a server makes no calls; dropping a token answers it
     }
 
-    fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
+    fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
+        let status = end.status();
         let (index, slot) = (cookie >> 16, (cookie & 0xffff) as usize);
-        if status != Status::Ok || !self.is_answer(index, body) {
+        if status != Status::Ok || !self.is_answer(index, &end.bytes()) {
             let what = if status == Status::Ok {
                 "its answer is wrong".to_owned()
             } else {

@@ -24,6 +24,7 @@ use crate::{
     client_port::ClientPort,
     metrics::Counter,
     request::{Body, Request},
+    request_head::RequestHead,
 };
 
 /// How long another daemon may take to say that it has closed the slices of a call, before it is asked again.
@@ -70,14 +71,14 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let (heads, body) =
             entries::<SliceHead>(rest, head.slices.get()).ok_or(Status::InvalidArgument)?;
         let own = turn.dispatcher.rank_info.rank();
-        let request = Request {
+        let head = RequestHead {
             rank: if head.rank.get() == HERE { own } else { head.rank.get() },
             service: head.service.get(),
             method: head.method.get(),
             deadline_ns: turn.dispatcher.deadline_ns(head.timeout_us.get()),
-            body: Body::WithSlices(body),
-            ..message.request
+            ..message.request.head
         };
+        let request = Request { head, body: Body::WithSlices(body), ..message.request };
         let route = match turn.dispatcher.admit(&request) {
             Ok(route) => route,
             Err(refusal) => return Ok(Answer::refused(refusal)),
@@ -129,7 +130,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let key = self.lent.insert(lent).map_err(|_| Status::ResourceExhausted)?;
         // Those to other nodes end by the worker.
         if let To::Here(_) = to {
-            self.call_deadlines.add(asked.request.deadline_ns, key);
+            self.call_deadlines.add(asked.request.head.deadline_ns, key);
         }
         asked.slices.iter().for_each(|slice| self.regions.take(slice.region));
         Ok(key)
@@ -148,7 +149,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         match self.store(&asked, To::Here(work)) {
             Ok(set) => {
                 self.set_lender(work, Lender::Here(set));
-                self.give_works(turn, asked.request.service);
+                self.give_works(turn, asked.request.head.service);
                 Ok(Answer::Later)
             }
             Err(status) => {
@@ -164,7 +165,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         turn: &mut Turn<'_, N, P>,
         asked: Asked<'_, P>,
     ) -> Result<Answer, Status> {
-        let request = &asked.request;
+        let request = &asked.request.head;
         let peer = turn.dispatcher.peer_of(request.rank)?;
         let mut bytes = Vec::new();
         let set = self.store(&asked, To::There(peer))?;
@@ -186,7 +187,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             };
             bytes.extend_from_slice(slice.as_bytes());
         }
-        bytes.extend_from_slice(request.body.private());
+        bytes.extend_from_slice(asked.request.body.private());
         let timeout = Duration::from_nanos(request.deadline_ns.saturating_sub(turn.now_ns()));
         let heads_bytes = 2 * PEER_HEAD_BYTES + size_of::<CallerHead>() + 64;
         let called = if bytes.len() + heads_bytes > turn.worker.config().batch_bytes {

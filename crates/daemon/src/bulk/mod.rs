@@ -229,7 +229,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             let bytes = body.get(at..).and_then(<[u8]>::first_chunk);
             bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
         };
-        let outcome = match message.request.method {
+        let outcome = match message.request.head.method {
             method::ROOM => {
                 let maker = maker(turn, reply_to);
                 self.regions.check_share(maker, word(0)).map(|()| Status::Ok.into())
@@ -239,7 +239,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 let Some(fd) = turn.port.take_descriptor(client) else {
                     return Status::InvalidArgument.into();
                 };
-                let deadline_ns = message.request.deadline_ns;
+                let deadline_ns = message.request.head.deadline_ns;
                 let Self { regions, registrations, .. } = self;
                 regions.reserve(client, maker, word(0)).and_then(|reserved| {
                     match registrations.add(reply_to, deadline_ns, reserved, fd) {
@@ -278,7 +278,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     }
 
     fn peer_request(&mut self, turn: &mut Turn<'_, N, P>, message: BulkMessage<P>) {
-        match message.request.method {
+        match message.request.head.method {
             method::PEER_CALL => self.peer_call(turn, message),
             method::PEER_CLOSE => self.peer_close(turn, message),
             // It is answered by the drop of its token.

@@ -23,6 +23,7 @@ use crate::{
     dispatcher::{mark_service, not_executed},
     metrics::Counter,
     request::{Body, Caller, Request},
+    request_head::RequestHead,
     services::LendingService,
 };
 
@@ -106,11 +107,7 @@ pub(super) struct Work<P: ClientPort> {
     pub(super) borrowing: Borrowing,
     /// Status and body that the call ended with.
     answer: (Status, Vec<u8>),
-    caller: CallerHead,
-    pub(super) deadline_ns: u64,
-    rank: u32,
-    service: u16,
-    method: u16,
+    head: RequestHead,
     body: Vec<u8>,
     /// The provider was told of it.
     pub(super) is_given: bool,
@@ -122,20 +119,25 @@ impl<P: ClientPort> Work<P> {
         self.slices.iter().map(|granted| granted.slice).collect()
     }
 
+    /// Whether its deadline is met.
+    pub(super) fn is_over(&self, now_ns: u64) -> bool {
+        self.head.deadline_ns <= now_ns
+    }
+
     /// What its provider is told.
     fn describe(&self, key: Key, extra_at_ns: Option<u64>) -> Vec<u8> {
         let slices = u16::try_from(self.slices.len()).unwrap_or(HAS_EXTRA - 1);
         let flag = if extra_at_ns.is_some() { HAS_EXTRA } else { 0 };
         let head = BulkWorkHead {
             work: key.to_u64().into(),
-            rank: self.rank.into(),
-            method: self.method.into(),
+            rank: self.head.from_rank.into(),
+            method: self.head.method.into(),
             slices: (slices | flag).into(),
         };
         let mut bytes = head.as_bytes().to_vec();
         if let Some(now_ns) = extra_at_ns {
-            let CallerHead { uid, pid, trace } = self.caller;
-            let left_us = self.deadline_ns.saturating_sub(now_ns) / 1000;
+            let CallerHead { uid, pid, trace } = self.head.caller;
+            let left_us = self.head.deadline_ns.saturating_sub(now_ns) / 1000;
             let extra = BulkWorkExtra { left_us: left_us.into(), uid, pid, trace };
             bytes.extend_from_slice(extra.as_bytes());
         }
@@ -171,7 +173,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             self.providers_gone(turn);
         }
         let (admission, tag) = (&mut turn.dispatcher.admission, P::tag(client));
-        if let Err(error) = admission.admit_offer(service, tag, &request.caller) {
+        if let Err(error) = admission.admit_offer(service, tag, &request.head.caller) {
             return error.status();
         }
         let Entry::Vacant(entry) = self.offers.entry(service) else {
@@ -193,8 +195,10 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let Some((head, slices, body)) = parse(peer, &body) else {
             return answer_caller(turn, request.reply_to, Status::InvalidArgument, &[]);
         };
-        let (service, method) = (head.service.get(), head.method.get());
-        let request = Request { service, method, body: Body::WithSlices(body), ..request };
+        let set = head.set.get();
+        let service = head.service.get();
+        let head = RequestHead { service, method: head.method.get(), ..request.head };
+        let request = Request { head, body: Body::WithSlices(body), ..request };
         let admitted = turn.dispatcher.admit(&request);
         if let Err(refusal) = admitted {
             let status = refusal.status();
@@ -202,7 +206,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         }
         match (self.add_work(&request, slices), request.reply_to) {
             (Ok(work), Caller::Peer(token)) => {
-                self.set_lender(work, Lender::There { token, peer, set: head.set.get() });
+                self.set_lender(work, Lender::There { token, peer, set });
                 self.give_works(turn, service);
             }
             (Err(status), reply_to) => answer_caller(turn, reply_to, status, &[]),
@@ -236,7 +240,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         request: &Request<'_, P>,
         slices: Vec<Granted>,
     ) -> Result<Key, Status> {
-        let offer = self.offers.get_mut(&request.service).ok_or(Status::Unimplemented)?;
+        let head = request.head;
+        let offer = self.offers.get_mut(&head.service).ok_or(Status::Unimplemented)?;
         if offer.queue.len() >= QUEUE_MAX {
             return Err(Status::ResourceExhausted);
         }
@@ -247,18 +252,14 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             slices,
             borrowing: Borrowing::default(),
             answer: (Status::Unknown, Vec::new()),
-            caller: request.caller,
-            deadline_ns: request.deadline_ns,
-            rank: request.from_rank,
-            service: request.service,
-            method: request.method,
+            head,
             body: request.body.private().to_vec(),
             is_given: false,
         };
         let key = self.works.insert(work).map_err(|_| Status::ResourceExhausted)?;
         offer.queue.push_back(key);
         offer.requests += 1;
-        self.work_deadlines.add(request.deadline_ns, key);
+        self.work_deadlines.add(head.deadline_ns, key);
         Ok(key)
     }
 
@@ -272,7 +273,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     pub(super) fn drop_work(&mut self, key: Key) -> Option<Work<P>> {
         let work = self.works.remove(key)?;
         // Another process may offer the service by now.
-        let offer = self.offers.get_mut(&work.service);
+        let offer = self.offers.get_mut(&work.head.service);
         match offer.filter(|offer| offer.client == work.provider) {
             Some(offer) if work.is_given => offer.given = offer.given.saturating_sub(1),
             Some(offer) => offer.queue.retain(|queued| *queued != key),
@@ -343,7 +344,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                     let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
                     let mut body = body.to_vec();
                     let is_late = head.flags & IS_LATE != 0
-                        || self.works.get(key).is_some_and(|it| it.deadline_ns <= turn.now_ns());
+                        || self.works.get(key).is_some_and(|it| it.is_over(turn.now_ns()));
                     if status != Status::Ok && is_late {
                         // The deadline is what failed, and not the service's word.
                         self.end_work(turn, key, Status::DeadlineExceeded, Vec::new());

@@ -72,7 +72,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let (moves, _) =
             entries::<MoveHead>(rest, head.moves.get()).ok_or(Status::InvalidArgument)?;
         let work = self.own_work(client, head.work.get()).ok_or(Status::Cancelled)?;
-        if self.works.get(work).is_none_or(|work| work.deadline_ns <= turn.now_ns()) {
+        if self.works.get(work).is_none_or(|work| work.is_over(turn.now_ns())) {
             return Err(Status::Cancelled);
         }
         let (region, len_bytes) =

@@ -209,8 +209,8 @@ impl<P: ClientPort> Dispatcher<P> {
     ) {
         self.tally.add(Counter::Abandoned, 1);
         let call = self.provider_calls.get(key);
-        if let Some(ProviderCall { server: Server::Thread, service, .. }) = call
-            && let Some(thread) = self.services.elsewhere(*service)
+        if let Some(ProviderCall { server: Server::Thread, head, .. }) = call
+            && let Some(thread) = self.services.elsewhere(head.service)
         {
             let asked = AskedBy { thread: self.thread_handle.number(), key };
             self.departures.tell_later(thread, [ThreadNotice::Cancel(asked)]);
@@ -229,7 +229,7 @@ impl<P: ClientPort> Dispatcher<P> {
     ) {
         let call = self.provider_calls.get(key);
         let given = call.and_then(|call| match call.server {
-            Server::Client(client) => Some((call.service, client)),
+            Server::Client(client) => Some((call.head.service, client)),
             Server::Given(_) | Server::Any | Server::Thread | Server::Answered => None,
         });
         self.end_provider_call(replies, worker, key, status, &[]);

@@ -16,17 +16,17 @@ use crate::{
         provider_calls::{ProviderCall, Server},
         said::not_executed,
     },
-    limits::CallerId,
     members::Poll,
     metrics::Counter,
     request::{Body, Caller, Request},
+    request_head::RequestHead,
     services::{QueuedRequest, Served, dequeue},
     source::{LandedSource, PrivateBody, Source, copied},
     threads::{AskedBy, ThreadCall, ThreadRequest},
 };
 
-/// A call that was stored, its caller, and who is to answer it.
-type Stored<P> = (Key, CallerId, Server<<P as ClientPort>::Client>);
+/// A call that was stored, and who is to answer it.
+type Stored<P> = (Key, Server<<P as ClientPort>::Client>);
 
 impl<P: ClientPort> Dispatcher<P> {
     /// Gives a request to the process that provides the service, at once if that polls, else when it
@@ -37,14 +37,14 @@ impl<P: ClientPort> Dispatcher<P> {
         request: Request<'_, P>,
         to: &Served,
     ) -> Result<(), Returned<Caller<P>>> {
+        let head = request.head;
         let body = request.body.private();
-        let Request { service, from_rank: rank, method, .. } = request;
-        let (key, caller, server) = self.store(request, to)?;
+        let (key, server) = self.store(request, to)?;
         if server == Server::Any
-            && let Some(poll) = self.services.take_poll(service)
-            && let Some(call) = self.provider_calls.give(key, poll.client)
+            && let Some(poll) = self.services.take_poll(head.service)
+            && self.provider_calls.give(key, poll.client)
         {
-            answer_poll::<P>(replies, &poll, key, (rank, method), body, call);
+            answer_poll::<P>(replies, &poll, key, &head, body);
             return Ok(());
         }
         let body = match server {
@@ -55,7 +55,7 @@ impl<P: ClientPort> Dispatcher<P> {
             self.tally.add(Counter::Exhausted, 1);
             return Err(self.take_refused(key, Status::ResourceExhausted));
         };
-        let request = QueuedRequest { key, caller, service, rank, method, body };
+        let request = QueuedRequest { key, head, body };
         self.hand_on(server, request).map_err(|status| self.take_refused(key, status))
     }
 
@@ -69,11 +69,11 @@ impl<P: ClientPort> Dispatcher<P> {
         let Body::Long(body) = core::mem::replace(&mut request.body, Body::Private(&[])) else {
             return self.hand_over(replies, request, to);
         };
-        let Request { service, from_rank: rank, method, .. } = request;
-        let (key, caller, server) = self.store(request, to)?;
-        let request = QueuedRequest { key, caller, service, rank, method, body };
+        let head = request.head;
+        let (key, server) = self.store(request, to)?;
+        let request = QueuedRequest { key, head, body };
         if server == Server::Any
-            && let Some(poll) = self.services.take_poll(service)
+            && let Some(poll) = self.services.take_poll(head.service)
         {
             self.give(replies, poll, request);
             return Ok(());
@@ -91,12 +91,9 @@ impl<P: ClientPort> Dispatcher<P> {
             Served::Elsewhere => Server::Thread,
             Served::Provided | Served::Answered(_) => Server::Any,
         };
-        let caller_id = request.caller_id;
         match self.provider_calls.insert(ProviderCall::new(request, server, self.now_ns)) {
-            Ok(key) => Ok((key, caller_id, server)),
-            Err(ProviderCall { caller, .. }) => {
-                Err(Returned { status: Status::ResourceExhausted, reply_to: caller })
-            }
+            Ok(key) => Ok((key, server)),
+            Err(reply_to) => Err(Returned { status: Status::ResourceExhausted, reply_to }),
         }
     }
 
@@ -116,7 +113,7 @@ impl<P: ClientPort> Dispatcher<P> {
         mut request: QueuedRequest<P>,
     ) -> Result<(), Status> {
         let is_next = !matches!(request.body, Source::Private(_))
-            || !self.provider_calls.waits_for_thread(request.service);
+            || !self.provider_calls.waits_for_thread(request.head.service);
         if server == Server::Thread && is_next {
             request = match self.ask_thread(request) {
                 Err((request, Status::ResourceExhausted)) => request,
@@ -162,9 +159,9 @@ impl<P: ClientPort> Dispatcher<P> {
     /// Gives a process the request of a call that has not ended: in pieces, unless it is short or finds no private
     /// memory.
     fn give(&mut self, replies: &mut P::Replies, poll: Poll<P>, request: QueuedRequest<P>) {
-        let QueuedRequest { key, caller, service, rank, method, body } = request;
+        let QueuedRequest { key, head, body } = request;
         let Some(call) = self.provider_calls.get_mut(key) else {
-            return self.put_poll_back(replies, service, poll);
+            return self.put_poll_back(replies, head.service, poll);
         };
         let share = match &body {
             Source::Private(body) => {
@@ -172,18 +169,18 @@ impl<P: ClientPort> Dispatcher<P> {
                 let share = if is_long { self.long_bodies.private.take(body.len()) } else { None };
                 if share.is_none() {
                     call.server = Server::Client(poll.client);
-                    return answer_poll::<P>(replies, &poll, key, (rank, method), body, call);
+                    return answer_poll::<P>(replies, &poll, key, &head, body);
                 }
                 share
             }
             Source::Left(_) | Source::Landed(_) => None,
         };
         call.server = Server::Given(poll.client);
-        let (head, context) = work_heads::<P>(&poll, key, (rank, method), call);
+        let (work, context) = work_heads::<P>(&poll, key, &head);
         let context = context.as_ref().map_or(&[][..], |context| context.as_bytes());
-        let heads = [head.as_bytes(), context].concat();
-        let recipient = Recipient::Provider { service, poll, heads };
-        self.long_bodies.push((key, caller), body, share, recipient);
+        let heads = [work.as_bytes(), context].concat();
+        let recipient = Recipient::Provider { poll, heads };
+        self.long_bodies.push((key, head), body, share, recipient);
     }
 
     /// A process was not given the request for which its poll was taken: it gets the next one.
@@ -202,12 +199,12 @@ impl<P: ClientPort> Dispatcher<P> {
         replies: &mut P::Replies,
         request: Request<'_, P>,
     ) -> Result<(), Returned<Caller<P>>> {
-        let Some(served) = self.services.others(request.service) else {
+        let Some(served) = self.services.others(request.head.service) else {
             self.tally.add(Counter::NoService, 1);
             let (status, reply_to) = (Status::Unimplemented, request.reply_to);
             return Err(Returned { status, reply_to });
         };
-        self.services.count_request(request.service);
+        self.services.count_request(request.head.service);
         self.hand_over_in_pieces(replies, request, &served)
     }
 
@@ -218,15 +215,16 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
+        request: rpc::Request,
         memory: &mut Vec<u8>,
         answer: &mut Vec<u8>,
     ) {
-        let request = rpc::Request { body: memory, ..request };
         if memory.len() <= PIECE_BYTES || self.services.others(request.method).is_none() {
-            return self.serve_peer(replies, worker, request, answer);
+            return self.serve_peer(replies, worker, request, memory, answer);
         }
-        let Some((request, head_bytes)) = self.request_of_peer(worker, request) else { return };
+        let Some((request, head_bytes)) = self.request_of_peer(worker, request, memory) else {
+            return;
+        };
         let request = request.without_body();
         let body = PrivateBody::behind(head_bytes, core::mem::take(memory));
         let request = Request { body: Body::Long(Source::Private(body)), ..request };
@@ -240,7 +238,7 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
+        request: rpc::Request,
         landed: LandedBody<N>,
     ) {
         let mut heads = [0; PEER_HEAD_BYTES + size_of::<CallerHead>()];
@@ -248,8 +246,9 @@ impl<P: ClientPort> Dispatcher<P> {
         let heads = &mut heads[..heads_bytes];
         // The one look at them.
         landed.copy_to(0, heads);
-        let request = rpc::Request { body: heads, ..request };
-        let Some((request, head_bytes)) = self.request_of_peer(worker, request) else { return };
+        let Some((request, head_bytes)) = self.request_of_peer(worker, request, heads) else {
+            return;
+        };
         let body = Body::Long(Source::Landed(LandedSource::behind(head_bytes, landed)));
         let request = Request { body, ..request.without_body() };
         // The process may have gone since.
@@ -295,30 +294,27 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         request: QueuedRequest<P>,
     ) -> Result<(), (QueuedRequest<P>, Status)> {
-        let QueuedRequest { key, caller, service, rank, method, body } = request;
+        let QueuedRequest { key, head, body } = request;
         let body = match body {
             Source::Private(body) => body,
             body @ (Source::Left(_) | Source::Landed(_)) => {
-                let recipient = Recipient::Thread { service, rank, method };
-                self.long_bodies.push((key, caller), body, None, recipient);
+                self.long_bodies.push((key, head), body, None, Recipient::Thread);
                 return Ok(());
             }
         };
         // Its caller may have given up.
-        let Some(call) = self.provider_calls.get(key) else { return Ok(()) };
-        let (deadline_ns, who) = (call.deadline_ns, call.who);
-        let hand_back = |body, status| {
-            let body = Source::Private(body);
-            (QueuedRequest { key, caller, service, rank, method, body }, status)
-        };
-        let Some(thread) = self.services.elsewhere(service) else {
+        if self.provider_calls.get(key).is_none() {
+            return Ok(());
+        }
+        let hand_back =
+            |body, status| (QueuedRequest { key, head, body: Source::Private(body) }, status);
+        let Some(thread) = self.services.elsewhere(head.service) else {
             return Err(hand_back(body, Status::Unavailable));
         };
         let asked = AskedBy { thread: self.thread_handle.number(), key };
-        let request =
-            ThreadRequest::Serve { service, caller, rank, method, deadline_ns, who, asked, body };
-        let to = ThreadCall::Provider { key, service };
-        match self.thread_handle.request_serve(thread, to, request) {
+        let request = ThreadRequest::Serve { head, asked, body };
+        let to = ThreadCall::Provider { key, service: head.service };
+        match self.thread_handle.request(thread, to, request) {
             Ok(()) => {
                 self.tally.add(Counter::ThreadRequests, 1);
                 Ok(())
@@ -337,28 +333,26 @@ fn answer_poll<P: ClientPort>(
     replies: &mut P::Replies,
     poll: &Poll<P>,
     key: Key,
-    of: (u32, u16),
+    head: &RequestHead,
     body: &[u8],
-    call: &ProviderCall<P>,
 ) {
-    let (head, context) = work_heads::<P>(poll, key, of, call);
+    let (work, context) = work_heads::<P>(poll, key, head);
     let context = context.as_ref().map_or(&[][..], |context| context.as_bytes());
-    replies.reply(poll.reply_to, Status::Ok, &[head.as_bytes(), context, body]);
+    replies.reply(poll.reply_to, Status::Ok, &[work.as_bytes(), context, body]);
 }
 
 /// What is told of a request to the process that is to answer it.
 pub(super) fn work_heads<P: ClientPort>(
     poll: &Poll<P>,
     key: Key,
-    (rank, method): (u32, u16),
-    call: &ProviderCall<P>,
+    head: &RequestHead,
 ) -> (WorkHead, Option<ContextHead>) {
-    let head = WorkHead {
+    let work = WorkHead {
         work: key.to_u64().into(),
-        rank: rank.into(),
-        method: method.into(),
+        rank: head.from_rank.into(),
+        method: head.method.into(),
         flags: if poll.wants_context { HAS_CONTEXT } else { 0 }.into(),
     };
-    let context = ContextHead { deadline_ns: call.deadline_ns.into(), caller: call.who };
-    (head, poll.wants_context.then_some(context))
+    let context = ContextHead { deadline_ns: head.deadline_ns.into(), caller: head.caller };
+    (work, poll.wants_context.then_some(context))
 }

@@ -22,6 +22,7 @@ use crate::{
     members::{OfferError, Offered},
     metrics::{Counter, Timing},
     request::{Body, CallHeads, Caller, Request, caller_head},
+    request_head::RequestHead,
     services::Served,
     threads::ThreadNotice,
 };
@@ -36,8 +37,8 @@ impl<P: ClientPort> Dispatcher<P> {
         replies: &mut P::Replies,
         answer: &mut Vec<u8>,
     ) -> Answer {
-        match self.services.serve(request.service, &request.inbound(request.body.private()), answer)
-        {
+        let inbound = request.inbound(request.body.private());
+        match self.services.serve(request.head.service, &inbound, answer) {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
                 mark_service(answer, status);
@@ -67,19 +68,18 @@ impl<P: ClientPort> Dispatcher<P> {
         body: Body<'a, P>,
     ) -> Request<'a, P> {
         let own = self.rank_info.rank();
-        let head = &heads.head;
-        Request {
-            reply_to: Caller::Client(reply_to),
+        let CallHeads { head, trace, .. } = heads;
+        let head = RequestHead {
             caller_id: CallerId::Client(tag_of::<P>(self.client_base, reply_to)),
-            caller: caller_head(replies.process_of(reply_to), heads.trace),
+            caller: caller_head(replies.process_of(reply_to), *trace),
             from_rank: own,
             rank: if head.rank.get() == HERE { own } else { head.rank.get() },
             service: head.service.get(),
             method: head.method.get(),
             deadline_ns: self.deadline_ns(head.timeout_us.get()),
             response_bytes: head.response_bytes.get() as usize,
-            body,
-        }
+        };
+        Request { reply_to: Caller::Client(reply_to), head, body }
     }
 
     pub(crate) fn deadline_ns(&self, timeout_us: u32) -> u64 {
@@ -92,12 +92,13 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
+        request: rpc::Request,
+        message: &[u8],
         answer: &mut Vec<u8>,
     ) {
-        let Some((request, _)) = self.request_of_peer(worker, request) else { return };
+        let Some((request, _)) = self.request_of_peer(worker, request, message) else { return };
         answer.clear();
-        let service = request.service;
+        let service = request.head.service;
         let status = match self.admit(&request) {
             Err(refusal) => {
                 let status = refusal.status();
@@ -140,7 +141,7 @@ impl<P: ClientPort> Dispatcher<P> {
         request: Request<'_, P>,
         answer: &mut Vec<u8>,
     ) {
-        let (method, body) = (request.method, request.body.private());
+        let (method, body) = (request.head.method, request.body.private());
         if is_bulk(method) {
             return self.bulk.request(request);
         }
@@ -161,9 +162,10 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn request_of_peer<'r, N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        request: rpc::Request<'r>,
+        request: rpc::Request,
+        message: &'r [u8],
     ) -> Option<(Request<'r, P>, usize)> {
-        let rpc::Request { token, method: service, timeout_us, body: message, .. } = request;
+        let rpc::Request { token, method: service, timeout_us } = request;
         let heads = PeerHead::read(message).ok_or(Status::InvalidArgument);
         let from_rank = self.peers.rank_of(token.peer()).ok_or(Status::Unavailable);
         let ((method, caller, body), from_rank) = match (heads, from_rank) {
@@ -174,8 +176,7 @@ impl<P: ClientPort> Dispatcher<P> {
             }
         };
         self.peers.counts_mut(from_rank).requests += 1;
-        let request = Request {
-            reply_to: Caller::Peer(token),
+        let head = RequestHead {
             caller_id: CallerId::Rank(from_rank),
             caller,
             from_rank,
@@ -184,9 +185,10 @@ impl<P: ClientPort> Dispatcher<P> {
             method,
             deadline_ns: self.deadline_ns(timeout_us),
             response_bytes: 0,
-            body: Body::Private(body),
         };
-        Some((request, message.len() - body.len()))
+        let head_bytes = message.len() - body.len();
+        let reply_to = Caller::Peer(token);
+        Some((Request { reply_to, head, body: Body::Private(body) }, head_bytes))
     }
 
     /// Answers a request of another node that came at `came_ns`.
@@ -223,7 +225,7 @@ impl<P: ClientPort> Dispatcher<P> {
         answer: &mut Vec<u8>,
     ) -> Answer {
         let payload = request.body.private();
-        Answer::Now(match request.method {
+        Answer::Now(match request.head.method {
             method::PING => {
                 answer.extend_from_slice(payload);
                 Status::Ok
@@ -286,7 +288,7 @@ impl<P: ClientPort> Dispatcher<P> {
         client: P::Client,
     ) -> Result<(), OfferError> {
         let tag = P::tag(client);
-        self.admission.admit_offer(offered.service, tag, &request.caller)?;
+        self.admission.admit_offer(offered.service, tag, &request.head.caller)?;
         let (service, is_shared) = (offered.service, offered.is_shared());
         self.services.provide(offered, client)?;
         self.introductions.sessions.share(service);
@@ -374,7 +376,7 @@ impl<P: ClientPort> Dispatcher<P> {
     ) {
         let Some(call) = self.provider_calls.remove(key) else { return };
         if call.is_queued {
-            let queue = (call.service, call.server);
+            let queue = (call.head.service, call.server);
             self.provider_calls.forget_queued(&mut self.services, &mut self.held, queue);
         }
         match call.caller {

@@ -16,7 +16,8 @@ use crate::{
     direct_sessions::{Admitted, DirectSessions},
     dispatcher::{Dispatcher, said::not_executed},
     metrics::Counter,
-    request::{Body, Caller, Request},
+    request::{Caller, Request},
+    request_head::RequestHead,
     services::Served,
     threads::ThreadNotice,
 };
@@ -65,7 +66,7 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(crate) fn introduce(&mut self, port: &mut P) {
         for (request, body) in core::mem::take(&mut self.introductions.inbox) {
             let Caller::Client(to) = request.reply_to else { continue };
-            let done = match request.method {
+            let done = match request.head.method {
                 method::RECEIVE => self.receive(port, to, &body),
                 method::COUNTS => self.count_direct(P::client_of(to), &body),
                 _ => self.meet(port, to, &request, &body),
@@ -126,15 +127,14 @@ impl<P: ClientPort> Dispatcher<P> {
         body: &[u8],
     ) -> Result<(), Status> {
         let client = P::client_of(to);
-        let is_asking = request.method == method::MAY_MEET;
+        let is_asking = request.head.method == method::MAY_MEET;
         let socket = if is_asking { None } else { port.take_descriptor(client) };
         let head = WantedHead::read_from_bytes(body).map_err(|_| Status::InvalidArgument)?;
         let own = self.rank_info.rank();
         let rank = if head.rank.get() == HERE { own } else { head.rank.get() };
+        let service = head.service.get();
         let wanted = Request {
-            rank,
-            service: head.service.get(),
-            body: Body::Private(&[]),
+            head: RequestHead { rank, service, ..request.head },
             ..request.of_client(to)
         };
         self.admission.check(&wanted).map_err(|refusal| refusal.status())?;
@@ -142,7 +142,7 @@ impl<P: ClientPort> Dispatcher<P> {
             return Err(Status::FailedPrecondition);
         }
         let is_single = head.flags.get() & IS_SINGLE != 0;
-        let place = self.host_of(wanted.service, is_single)?;
+        let place = self.host_of(service, is_single)?;
         if !self.introductions.sessions.has_room_for(client) {
             return Err(Status::ResourceExhausted);
         }
@@ -166,7 +166,7 @@ impl<P: ClientPort> Dispatcher<P> {
             }
             HostPlace::Thread(thread) => thread,
         };
-        let (service, own) = (wanted.service, Arc::clone(&link));
+        let own = Arc::clone(&link);
         let newcomer = DirectNewcomer { service, process, link, is_single };
         if !self.thread_handle.notify(thread, ThreadNotice::Introduce(newcomer)) {
             return Err(Status::ResourceExhausted);

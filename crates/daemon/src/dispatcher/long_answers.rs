@@ -20,6 +20,7 @@ use crate::{
     limits::CallerId,
     metrics::Counter,
     request::{Caller, Request},
+    request_head::RequestHead,
     source::{LeftBody, PrivateShare, Source},
 };
 
@@ -66,17 +67,17 @@ impl<P: ClientPort> Dispatcher<P> {
         answer: &mut Vec<u8>,
         share: PrivateShare,
     ) -> Result<(), Caller<P>> {
-        let caller_id = request.caller_id;
+        let head = request.head;
         let call = ProviderCall::new(request, Server::Answered, self.now_ns);
-        let key = self.provider_calls.insert(call).map_err(|call| call.caller)?;
+        let key = self.provider_calls.insert(call)?;
         let spare = self.long_bodies.take_spare();
-        self.queue_answer((key, caller_id), (mem::replace(answer, spare), share));
+        self.queue_answer((key, head), (mem::replace(answer, spare), share));
         Ok(())
     }
 
-    fn queue_answer(&mut self, key: (Key, CallerId), (body, share): PrivateAnswer) {
+    fn queue_answer(&mut self, call: (Key, RequestHead), (body, share): PrivateAnswer) {
         let source = Source::Private(body.into());
-        self.long_bodies.push(key, source, Some(share), Recipient::Caller(None));
+        self.long_bodies.push(call, source, Some(share), Recipient::Caller(None));
     }
 
     /// Another thread has answered a request; hands the answer back if that is to be copied at once.
@@ -94,8 +95,8 @@ impl<P: ClientPort> Dispatcher<P> {
         match call.filter(|call| takes_pieces(&call.caller, replies, worker, len_bytes)) {
             Some(call) => {
                 call.server = Server::Answered;
-                let caller = call.caller_id;
-                self.queue_answer((key, caller), (body, share));
+                let head = call.head;
+                self.queue_answer((key, head), (body, share));
                 Ok(())
             }
             None => Err(body),
@@ -115,21 +116,27 @@ impl<P: ClientPort> Dispatcher<P> {
         let Some(share) = room.filter(|_| replies.takes_parts(body.len())) else {
             return Err((call, body));
         };
-        let caller_id = CallerId::Client(tag_of::<P>(self.client_base, to));
-        let stored = ProviderCall {
-            caller: Caller::Client(to),
-            caller_id,
-            server: Server::Answered,
+        let head = RequestHead {
+            caller_id: CallerId::Client(tag_of::<P>(self.client_base, to)),
+            caller: NOBODY,
+            from_rank: self.rank_info.rank(),
+            rank: call.charge.rank,
             service: call.charge.service(),
-            is_queued: false,
+            method: 0,
             // The other thread has met its deadline.
             deadline_ns: self.deadline_ns(0),
+            response_bytes: 0,
+        };
+        let stored = ProviderCall {
+            caller: Caller::Client(to),
+            head,
+            server: Server::Answered,
+            is_queued: false,
             came_ns: call.taken_ns,
-            who: NOBODY,
         };
         match self.provider_calls.insert(stored) {
             Ok(key) => {
-                self.queue_answer((key, caller_id), (body, share));
+                self.queue_answer((key, head), (body, share));
                 Ok(())
             }
             Err(_) => Err((call, body)),
@@ -166,9 +173,9 @@ impl<P: ClientPort> Dispatcher<P> {
         let len_bytes = len_bytes.saturating_sub(head_bytes);
         let body = LeftBody { from, head_bytes, len_bytes };
         if len_bytes > STRIP_BYTES && takes_pieces(&call.caller, replies, worker, len_bytes) {
-            let key = (key, call.caller_id);
+            let call = (key, call.head);
             let recipient = Recipient::Caller(Some(service));
-            self.long_bodies.push(key, Source::Left(body), None, recipient);
+            self.long_bodies.push(call, Source::Left(body), None, recipient);
         } else {
             copy.clear();
             let is_copied = copy.try_reserve(len_bytes).is_ok()

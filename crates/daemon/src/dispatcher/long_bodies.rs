@@ -12,7 +12,7 @@
 //! | a node whose connection another thread has | private memory of the first thread, then registered memory | one per turn on each of the two threads |
 //! | a process of the own node | the process's memory, from the client's memory: the daemon has no copy | one per turn of the thread, of all bodies inside the node together |
 //! | a process of another thread, or a function that another thread alone has | private memory of the first thread; then as the next row | the same |
-//! | a process that waits for one, and comes from another node | the process's memory, from where the NIC put it: the daemon has no copy (`Handler::landed_request`) | the same |
+//! | a process that waits for one, and comes from another node | the process's memory, from where the NIC put it: the daemon has no copy (`rpc::Body::Landed`) | the same |
 //! | a process, and comes from another thread, or from another node while no process waits | the process's memory, from the private memory in which it came | the same |
 //! | a function of the client's thread | private memory, which the function gets as a whole | one per turn and client; at most eight requests at a time |
 //!
@@ -43,6 +43,7 @@ use crate::{
     members::Poll,
     metrics::{Counter, Timing},
     request::Caller,
+    request_head::RequestHead,
     services::QueuedRequest,
     source::{LeftBody, PrivateMemory, PrivateShare, Source},
 };
@@ -61,16 +62,16 @@ pub(super) enum Recipient<P: ClientPort> {
     /// The caller, whom it answers. An answer that was left with its process is that one's next poll, for this service.
     Caller(Option<u16>),
     /// A process, whose poll is answered with the request behind these heads.
-    Provider { service: u16, poll: Poll<P>, heads: Vec<u8> },
-    /// The thread that offers the service of a request, of this method, from this rank.
-    Thread { service: u16, rank: u32, method: u16 },
+    Provider { poll: Poll<P>, heads: Vec<u8> },
+    /// The thread that offers the service of a request.
+    Thread,
 }
 
 /// A body that is copied.
 struct LongBody<P: ClientPort> {
     /// The call, as long as it has not ended.
     key: Key,
-    caller: CallerId,
+    head: RequestHead,
     moving: MovingBody<P>,
     recipient: Recipient<P>,
     /// What another thread is to be given.
@@ -115,15 +116,15 @@ impl<P: ClientPort> LongBodies<P> {
     /// Queues a body. If its source is private, `share` is of that.
     pub(super) fn push(
         &mut self,
-        (key, caller): (Key, CallerId),
+        (key, head): (Key, RequestHead),
         source: Source<P>,
         share: Option<PrivateShare>,
         recipient: Recipient<P>,
     ) {
         let cost = source.len_bytes().div_ceil(PIECE_BYTES) * PIECE_COST;
         let moving = MovingBody::new(source, share);
-        let body = LongBody { key, caller, moving, recipient, gathered: Vec::new() };
-        self.waiting.push(caller, cost, body);
+        let body = LongBody { key, head, moving, recipient, gathered: Vec::new() };
+        self.waiting.push(head.caller_id, cost, body);
     }
 
     /// Takes the body that is to give its next piece.
@@ -139,10 +140,10 @@ impl<P: ClientPort> LongBodies<P> {
     /// A body gave its piece: it is the turn of other callers. Bodies of one caller are copied one after the other, so
     /// that the first is fetched while the next is copied.
     fn put_back(&mut self, body: LongBody<P>) {
-        let caller = body.caller;
+        let caller = body.head.caller_id;
         self.copied.push_front(body);
         // Stable: those of one caller stay in order.
-        self.copied.make_contiguous().sort_by_key(|other| other.caller == caller);
+        self.copied.make_contiguous().sort_by_key(|other| other.head.caller_id == caller);
     }
 
     /// Memory of an answer before.
@@ -216,7 +217,7 @@ impl<P: ClientPort> Dispatcher<P> {
             }
             (Recipient::Caller(_), Caller::Client(to)) => Place::Client(*to, &[], len_bytes),
             (Recipient::Caller(_), Caller::Peer(token)) => Place::Answer(token),
-            (Recipient::Caller(_), Caller::Thread(..)) | (Recipient::Thread { .. }, _) => {
+            (Recipient::Caller(_), Caller::Thread(..)) | (Recipient::Thread, _) => {
                 Place::Memory(gathered)
             }
         };
@@ -243,7 +244,7 @@ impl<P: ClientPort> Dispatcher<P> {
         worker: &mut Worker<N>,
         body: LongBody<P>,
     ) {
-        let LongBody { key, caller, moving: MovingBody { source, share, .. }, .. } = body;
+        let LongBody { key, head, moving: MovingBody { source, share, .. }, .. } = body;
         let LongBody { recipient, gathered, .. } = body;
         let len_bytes = source.len_bytes();
         drop(share);
@@ -257,9 +258,8 @@ impl<P: ClientPort> Dispatcher<P> {
                 self.provider_calls.give(key, poll.client);
                 self.release(replies, worker, source, &recipient);
             }
-            Recipient::Thread { service, rank, method } => {
-                let body = Source::Private(gathered.into());
-                let request = QueuedRequest { key, caller, service, rank, method, body };
+            Recipient::Thread => {
+                let request = QueuedRequest { key, head, body: Source::Private(gathered.into()) };
                 if let Err(status) = self.hand_on(Server::Thread, request) {
                     let said = not_executed(status);
                     self.end_provider_call(replies, worker, key, status, said);
@@ -303,11 +303,11 @@ impl<P: ClientPort> Dispatcher<P> {
         worker: &mut Worker<N>,
         body: LongBody<P>,
     ) {
-        let LongBody { moving: MovingBody { source, share, .. }, recipient, .. } = body;
+        let LongBody { head, moving: MovingBody { source, share, .. }, recipient, .. } = body;
         drop(share);
         self.release(replies, worker, source, &recipient);
-        if let Recipient::Provider { service, poll, .. } = recipient {
-            self.put_poll_back(replies, service, poll);
+        if let Recipient::Provider { poll, .. } = recipient {
+            self.put_poll_back(replies, head.service, poll);
         }
     }
 

@@ -13,7 +13,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     admission::Route,
-    client_port::{ClientPort, LeftRequests, Outgoing, Replies as _},
+    client_port::{ClientPort, LeftRequests, Replies as _},
     dispatcher::{
         Answer, Dispatcher, ReplyTo, Returned,
         departures::tag_of,
@@ -21,6 +21,7 @@ use crate::{
         waiting::{self, Begun, LongRequest, Waiting},
     },
     request::{Body, CallHeads, Request},
+    request_head::{Outgoing, RequestHead},
     source::{LeftBody, Source},
     threads::ThreadHandle,
 };
@@ -101,7 +102,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let call = self.outgoing(from, &request);
         let long = LongRequest::new(left(), None);
         let reply_to = ReplyTo::Client(from);
-        self.call_long_or_wait(worker, request.rank, (reply_to, call), long, replies).into()
+        self.call_long_or_wait(worker, (reply_to, call), long, replies).into()
     }
 
     /// Whether a request is copied as a whole: it is short and need not wait for others, or a function, or the daemon,
@@ -115,10 +116,10 @@ impl<P: ClientPort> Dispatcher<P> {
         let is_short = request.body.len_bytes() <= STRIP_BYTES;
         match route {
             Route::Daemon => true,
-            Route::Here => is_short || self.services.has_function(request.service),
+            Route::Here => is_short || self.services.has_function(request.head.service),
             Route::There => {
                 let client = tag_of::<P>(self.client_base, from);
-                is_short && self.waiting.may_try(request.rank, client)
+                is_short && self.waiting.may_try(request.head.rank, client)
             }
         }
     }
@@ -127,7 +128,6 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn call_for_thread<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         (reply_to, call): (ReplyTo<P>, Outgoing),
         body: Vec<u8>,
         replies: &mut P::Replies,
@@ -136,9 +136,9 @@ impl<P: ClientPort> Dispatcher<P> {
         let share = if is_long { self.long_bodies.private.take(body.len()) } else { None };
         if share.is_some() {
             let request = LongRequest::new(Source::Private(body.into()), share);
-            return self.call_long_or_wait(worker, rank, (reply_to, call), request, replies);
+            return self.call_long_or_wait(worker, (reply_to, call), request, replies);
         }
-        let made = self.call_or_wait(worker, rank, reply_to, call, &body);
+        let made = self.call_or_wait(worker, reply_to, call, &body);
         self.thread_handle.keep(body);
         made
     }
@@ -147,14 +147,14 @@ impl<P: ClientPort> Dispatcher<P> {
     fn call_long_or_wait<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         (reply_to, call): (ReplyTo<P>, Outgoing),
         mut request: LongRequest<P>,
         replies: &mut P::Replies,
     ) -> Result<(), Returned<ReplyTo<P>>> {
+        let rank = call.head.rank;
         let is_its_turn = !self.waiting.is_copying() && self.waiting.may_try(rank, call.client);
         let refusal = if is_its_turn {
-            match self.call_long(replies, worker, rank, reply_to, &call, &mut request) {
+            match self.call_long(replies, worker, reply_to, &call, &mut request) {
                 Ok(()) => return Ok(()),
                 Err(refusal) => refusal,
             }
@@ -163,7 +163,7 @@ impl<P: ClientPort> Dispatcher<P> {
         };
         // Else it waits for what the peer has not got, as short ones do.
         let is_to_be_copied = !is_its_turn || request.is_under_way();
-        self.wait_for_room(refusal, rank, call, || Some(waiting::Body::Long(Box::new(request))))?;
+        self.wait_for_room(refusal, call, || Some(waiting::Body::Long(Box::new(request))))?;
         if is_to_be_copied {
             self.waiting.mark_copying(rank);
         }
@@ -176,23 +176,22 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        rank: u32,
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         request: &mut LongRequest<P>,
     ) -> Result<(), Returned<ReplyTo<P>>> {
-        if call.deadline_ns <= self.now_ns {
+        if call.head.deadline_ns <= self.now_ns {
             return Err(Returned { status: Status::DeadlineExceeded, reply_to });
         }
-        if let Err(status) = self.copy_request(replies, worker, rank, call, request) {
+        if let Err(status) = self.copy_request(replies, worker, call, request) {
             return Err(Returned { status, reply_to });
         }
         let len_bytes = request.moving.source.len_bytes();
-        let charge = self.calls.charge(rank, call);
-        match (&mut request.begun, self.thread_handle.owner(rank)) {
+        let charge = self.calls.charge(call);
+        match (&mut request.begun, self.thread_handle.owner(call.head.rank)) {
             (Some(Begun::Thread(body)), Some(thread)) => {
                 let send = |threads: &mut ThreadHandle, key| {
-                    threads.request_call_with(thread, key, rank, call, body)
+                    threads.request_call_with(thread, key, call, body)
                 };
                 self.call_by(charge, reply_to, call, send)
             }
@@ -208,17 +207,17 @@ impl<P: ClientPort> Dispatcher<P> {
     fn begin_request<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         (call, heads): (&Outgoing, &[u8]),
         request: &mut LongRequest<P>,
     ) -> Result<(), Status> {
+        let RequestHead { rank, service, .. } = call.head;
         if self.thread_handle.owner(rank).is_some() {
             return request.begin_private(&self.long_bodies.private);
         }
         let peer = self.peers.get(rank);
         let peer = peer.ok_or_else(|| self.peers.absence(rank, self.now_ns))?;
         let caller_number = Some(call.client.number());
-        let first = Call { method: call.service, caller: caller_number, ..Call::default() };
+        let first = Call { method: service, caller: caller_number, ..Call::default() };
         let begun =
             worker.begin_call(peer, &first, heads.len() + request.moving.source.len_bytes());
         request.is_beyond_memory = matches!(begun, Err(CallError::NoMemory { .. }))
@@ -233,14 +232,13 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        rank: u32,
         call: &Outgoing,
         request: &mut LongRequest<P>,
     ) -> Result<(), Status> {
-        let (head, caller) = PeerHead::new(call.method, &call.who);
+        let (head, caller) = PeerHead::new(call.head.method, &call.head.caller);
         let heads = [head.as_bytes(), caller].concat();
         if request.begun.is_none() && self.request_copies.left_bytes > 0 {
-            self.begin_request(worker, rank, (call, &heads), request)?;
+            self.begin_request(worker, (call, &heads), request)?;
         }
         let LongRequest { moving, begun: Some(begun), .. } = request else {
             return Err(Status::ResourceExhausted);

@@ -61,10 +61,11 @@ use waiting::{WaitQueues, Waiting};
 use crate::{
     admission::{Admission, Refusal, Route},
     bulk_inbox::BulkInbox,
-    client_port::{ClientPort, ClientRequest, Outgoing, Replies as _},
+    client_port::{ClientPort, ClientRequest, Replies as _},
     limits::{Held, Limits},
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
     request::{Body, CallHeads, Request},
+    request_head::Outgoing,
     services::Services,
     threads::ThreadHandle,
 };

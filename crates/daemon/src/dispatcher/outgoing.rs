@@ -5,8 +5,8 @@ use std::time::Duration;
 use client::message::{PEER_HEAD_BYTES, PeerHead};
 use ids::slots::Key;
 use rpc::{
-    Account, BodyPiece, Call, CallError, CallId, CloseReason, LandedBody, PeerId, RequestId,
-    Status, Worker,
+    BodyForm, BodyPiece, Call, CallEnd, CallError, CallId, CloseReason, Delivery, Fetch, PeerId,
+    RequestId, Status, Worker,
 };
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes as _;
 use crate::{
     client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned,
+        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned, Scratch,
         departures::tag_of,
         pieces::PIECE_BYTES,
         said::not_executed,
@@ -24,6 +24,7 @@ use crate::{
     fair_queue::NextTurn,
     metrics::{Counter, Phase, Timing},
     request::Request,
+    request_head::RequestHead,
     source::copied,
     threads::ThreadHandle,
 };
@@ -38,20 +39,15 @@ impl<P: ClientPort> Dispatcher<P> {
         request: &Request<'_, P>,
     ) -> Answer {
         let (call, payload) = (self.outgoing(reply_to, request), request.body.private());
-        self.call_or_wait(worker, request.rank, ReplyTo::Client(reply_to), call, payload).into()
+        self.call_or_wait(worker, ReplyTo::Client(reply_to), call, payload).into()
     }
 
     #[inline]
     pub(super) fn outgoing(&self, reply_to: P::ReplyTo, request: &Request<'_, P>) -> Outgoing {
-        Outgoing {
-            client: tag_of::<P>(self.client_base, reply_to),
-            service: request.service,
-            method: request.method,
-            response_bytes: request.response_bytes.min(self.admission.body_bytes_max()),
-            who: request.caller,
-            taken_ns: self.now_ns,
-            deadline_ns: request.deadline_ns,
-        }
+        let response_bytes = request.head.response_bytes.min(self.admission.body_bytes_max());
+        let head = RequestHead { response_bytes, ..request.head };
+        let client = tag_of::<P>(self.client_base, reply_to);
+        Outgoing { head, client, taken_ns: self.now_ns }
     }
 
     /// Calls another node, or lets the call wait for room; refuses it if there is none, or no such
@@ -60,41 +56,40 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn call_or_wait<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         reply_to: ReplyTo<P>,
         call: Outgoing,
         payload: &[u8],
     ) -> Result<(), Returned<ReplyTo<P>>> {
         // First come, first served, among the calls of a client.
-        let refusal = if self.waiting.is_idle() || self.waiting.may_try(rank, call.client) {
-            match self.call(worker, rank, reply_to, &call, payload) {
+        let refusal = if self.waiting.is_idle() || self.waiting.may_try(call.head.rank, call.client)
+        {
+            match self.call(worker, reply_to, &call, payload) {
                 Ok(()) => return Ok(()),
                 Err(refusal) => refusal,
             }
         } else {
             Returned { status: Status::ResourceExhausted, reply_to }
         };
-        self.wait_for_room(refusal, rank, call, || copied(payload).map(Body::Private))
+        self.wait_for_room(refusal, call, || copied(payload).map(Body::Private))
     }
 
     /// Lets a call wait that was refused for want of room.
     pub(super) fn wait_for_room(
         &mut self,
         refusal: Returned<ReplyTo<P>>,
-        rank: u32,
         call: Outgoing,
         body: impl FnOnce() -> Option<Body<P>>,
     ) -> Result<(), Returned<ReplyTo<P>>> {
         let Returned { status, reply_to } = refusal;
-        let may_wait =
-            status == Status::ResourceExhausted && !self.peers.is_short(rank, self.now_ns);
+        let is_short = || self.peers.is_short(call.head.rank, self.now_ns);
+        let may_wait = status == Status::ResourceExhausted && !is_short();
         let body = may_wait.then(body).flatten().filter(Body::may_wait);
         let Some(body) = body else {
             self.count_end(status);
             return Err(Returned { status, reply_to });
         };
         let waiting = Waiting { reply_to, call, body };
-        self.waiting.push(&mut self.held, rank, waiting).map_err(|Waiting { reply_to, .. }| {
+        self.waiting.push(&mut self.held, waiting).map_err(|Waiting { reply_to, .. }| {
             self.count_end(status);
             Returned { status, reply_to }
         })
@@ -127,10 +122,8 @@ impl<P: ClientPort> Dispatcher<P> {
             }
             let Waiting { reply_to, call, mut body } = waiting;
             let made = match &mut body {
-                Body::Private(body) => self.call_again(worker, rank, reply_to, &call, body),
-                Body::Long(request) => {
-                    self.call_long(replies, worker, rank, reply_to, &call, request)
-                }
+                Body::Private(body) => self.call_again(worker, reply_to, &call, body),
+                Body::Long(request) => self.call_long(replies, worker, reply_to, &call, request),
             };
             match made {
                 Ok(()) => self.waiting.done(&mut self.held, trial),
@@ -193,12 +186,11 @@ impl<P: ClientPort> Dispatcher<P> {
     fn call_again<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         payload: &[u8],
     ) -> Result<(), Returned<ReplyTo<P>>> {
-        self.call(worker, rank, reply_to, call, payload)
+        self.call(worker, reply_to, call, payload)
     }
 
     /// Calls another node. [`Status::ResourceExhausted`]: there is no room now. Inlined where clients call.
@@ -206,19 +198,18 @@ impl<P: ClientPort> Dispatcher<P> {
     fn call<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         payload: &[u8],
     ) -> Result<(), Returned<ReplyTo<P>>> {
-        if call.deadline_ns <= self.now_ns {
+        let RequestHead { rank, deadline_ns, .. } = call.head;
+        if deadline_ns <= self.now_ns {
             return Err(Returned { status: Status::DeadlineExceeded, reply_to });
         }
-        let charge = self.calls.charge(rank, call);
+        let charge = self.calls.charge(call);
         if let Some(thread) = self.thread_handle.owner(rank) {
-            let send = |threads: &mut ThreadHandle, key| {
-                threads.request_call(thread, key, rank, call, payload)
-            };
+            let send =
+                |threads: &mut ThreadHandle, key| threads.request_call(thread, key, call, payload);
             return self.call_by(charge, reply_to, call, send);
         }
         let Some(peer) = self.peers.get(rank) else {
@@ -227,7 +218,7 @@ impl<P: ClientPort> Dispatcher<P> {
         if !self.calls.takes_share(&charge) {
             return Err(Returned { status: Status::ResourceExhausted, reply_to });
         }
-        let (head, caller) = PeerHead::new(call.method, &call.who);
+        let (head, caller) = PeerHead::new(call.head.method, &call.head.caller);
         let parts = [head.as_bytes(), caller, payload];
         let make = |worker: &mut Worker<N>, call: &Call| worker.call_parts(peer, call, &parts);
         self.make(worker, charge, reply_to, call, payload.len(), make)
@@ -245,10 +236,10 @@ impl<P: ClientPort> Dispatcher<P> {
         make: impl FnOnce(&mut Worker<N>, &Call) -> Result<CallId, CallError>,
     ) -> Result<(), Returned<ReplyTo<P>>> {
         // What waited for room has less time left.
-        let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
+        let left_ns = call.head.deadline_ns.saturating_sub(self.now_ns);
         let key = self.calls.begin(charge, reply_to, (call.taken_ns, self.now_ns))?;
         let request = Call {
-            method: call.service,
+            method: call.head.service,
             response_bytes: charge.answer_bytes(),
             timeout: Duration::from_nanos(left_ns),
             cookie: key.to_u64(),
@@ -292,11 +283,6 @@ impl<P: ClientPort> Dispatcher<P> {
 }
 
 impl<P: ClientPort> PollHandler<'_, P> {
-    /// The call of a cookie that is awaited.
-    fn pending(&self, cookie: u64) -> Option<&PendingCall<P>> {
-        self.dispatcher.calls.get(cookie)
-    }
-
     /// A call was answered by the other node: counts that, and returns it.
     fn answered(
         &mut self,
@@ -318,96 +304,34 @@ impl<P: ClientPort> PollHandler<'_, P> {
         dispatcher.tally.record(Timing::Rtt, trip_ns);
         Some(call)
     }
-}
 
-impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
-    fn request(&mut self, worker: &mut Worker<N>, request: rpc::Request<'_>) {
-        let Self { dispatcher, replies, scratch, .. } = self;
-        dispatcher.tally.add(Counter::Incoming, 1);
-        let len_bytes = request.body.len().saturating_sub(PEER_HEAD_BYTES);
-        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
-        dispatcher.serve_peer(replies, worker, request, &mut scratch.answer);
-    }
-
-    fn large_request(
-        &mut self,
-        worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
-        body: &mut Vec<u8>,
-    ) {
-        let Self { dispatcher, replies, scratch, .. } = self;
-        dispatcher.tally.add(Counter::Incoming, 1);
-        let len_bytes = body.len().saturating_sub(PEER_HEAD_BYTES);
-        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
-        dispatcher.serve_peer_in_pieces(replies, worker, request, body, &mut scratch.answer);
-    }
-
-    fn keeps_landed(&self, service: u16, len_bytes: usize) -> bool {
-        len_bytes > PIECE_BYTES
-            && self.replies.takes_parts(len_bytes)
-            && self.dispatcher.services.is_polled(service)
-    }
-
-    fn landed_request(
-        &mut self,
-        worker: &mut Worker<N>,
-        request: rpc::Request<'_>,
-        landed: LandedBody<N>,
-    ) {
-        let Self { dispatcher, replies, .. } = self;
-        dispatcher.tally.add(Counter::Incoming, 1);
-        let len_bytes = landed.len_bytes().saturating_sub(PEER_HEAD_BYTES);
-        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
-        dispatcher.serve_landed(replies, worker, request, landed);
-    }
-
-    fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
-        if self.dispatcher.bulk.outcome(cookie, status, Some(body)) {
+    /// An answer of another node goes to its caller.
+    #[inline]
+    fn pass_answer<N: Nic>(&mut self, cookie: u64, status: Status, body: rpc::Body<'_, N>) {
+        if self.dispatcher.bulk.outcome(cookie, status, Some(&body.bytes())) {
             return;
         }
-        let Some(call) = self.answered(cookie, status, body.len()) else { return };
-        let dispatcher = &mut *self.dispatcher;
-        if let Some(holding) = &mut dispatcher.holding
-            && matches!(call.reply_to, ReplyTo::Client(_))
-        {
-            return holding.take(dispatcher.now_ns, call.reply_to, status, body, call.taken_ns);
-        }
-        self.dispatcher.answer(self.replies, call.reply_to, status, body, call.taken_ns);
-    }
-
-    fn large_response(&mut self, worker: &mut Worker<N>, cookie: u64, body: &mut Vec<u8>) {
-        let is_of_thread = |call: &PendingCall<P>| matches!(call.reply_to, ReplyTo::Thread(_));
-        if !self.pending(cookie).is_some_and(is_of_thread) {
-            return self.response(worker, cookie, Status::Ok, body);
-        }
-        if let Some(PendingCall { reply_to: ReplyTo::Thread(token), .. }) =
-            self.answered(cookie, Status::Ok, body.len())
-        {
-            let body = core::mem::take(body);
-            self.dispatcher.thread_handle.answer_with(token, Status::Ok, body);
-        }
-    }
-
-    fn takes_pieces(&self, cookie: u64, len_bytes: usize) -> bool {
-        let to_client = |call: &PendingCall<P>| matches!(call.reply_to, ReplyTo::Client(_));
-        self.pending(cookie).is_some_and(to_client) && self.replies.takes_parts(len_bytes)
-    }
-
-    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
+        let Some(call) = self.answered(cookie, status, body.len_bytes()) else { return };
         let Self { dispatcher, replies, .. } = self;
-        let Some(call) = dispatcher.calls.get_mut(cookie) else { return };
-        let ReplyTo::Client(to) = call.reply_to else { return };
-        // If this panics, the part is missing.
-        let was_torn = core::mem::replace(&mut call.is_torn, true);
-        let put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
-            // There is room for the whole piece.
-            let _ = piece.put_to(answer);
-        });
-        call.is_torn = was_torn || put.is_err();
-        dispatcher.mover.copied_bytes += piece.range().len() as u64;
+        match (call.reply_to, body) {
+            (ReplyTo::Thread(token), rpc::Body::Owned(memory)) => {
+                dispatcher.thread_handle.answer_with(token, status, core::mem::take(memory));
+            }
+            (to, body) => {
+                if let Some(holding) = &mut dispatcher.holding
+                    && matches!(to, ReplyTo::Client(_))
+                {
+                    let now_ns = dispatcher.now_ns;
+                    return holding.take(now_ns, to, status, &body.bytes(), call.taken_ns);
+                }
+                dispatcher.answer(replies, to, status, &body.bytes(), call.taken_ns);
+            }
+        }
     }
 
-    fn response_in_pieces(&mut self, _: &mut Worker<N>, cookie: u64, len_bytes: usize) {
+    /// All pieces of an answer of another node were put where its caller reads it.
+    #[cold]
+    fn finish_answer(&mut self, cookie: u64, len_bytes: usize) {
         let Some(call) = self.answered(cookie, Status::Ok, len_bytes) else { return };
         let Self { dispatcher, replies, .. } = self;
         match call.reply_to {
@@ -424,7 +348,9 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         }
     }
 
-    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, status: Status) {
+    /// A call has ended without an answer of the other node.
+    #[cold]
+    fn end_unanswered(&mut self, cookie: u64, status: Status) {
         let Self { dispatcher, replies, .. } = self;
         if dispatcher.bulk.outcome(cookie, status, None) {
             return;
@@ -442,9 +368,73 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         dispatcher.peers.counts_mut(call.charge.rank).unanswered += 1;
         dispatcher.answer(replies, call.reply_to, status, &[], call.taken_ns);
     }
+}
 
-    fn account(&self, cookie: u64) -> Account {
-        self.pending(cookie).map_or_else(Account::default, |call| call.charge.account())
+impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
+    fn request(&mut self, worker: &mut Worker<N>, request: rpc::Request, body: rpc::Body<'_, N>) {
+        let Self { dispatcher, replies, scratch: Scratch { answer, .. }, .. } = self;
+        dispatcher.tally.add(Counter::Incoming, 1);
+        let len_bytes = body.len_bytes().saturating_sub(PEER_HEAD_BYTES);
+        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
+        match body {
+            rpc::Body::Copied(body) => {
+                dispatcher.serve_peer(replies, worker, request, body, answer);
+            }
+            rpc::Body::Owned(memory) => {
+                dispatcher.serve_peer_in_pieces(replies, worker, request, memory, answer);
+            }
+            rpc::Body::Landed(landed) => {
+                dispatcher.serve_landed(replies, worker, request, landed);
+            }
+        }
+    }
+
+    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
+        match end {
+            CallEnd::Answered(status, body) => self.pass_answer(cookie, status, body),
+            CallEnd::InPieces(len_bytes) => self.finish_answer(cookie, len_bytes),
+            CallEnd::Unanswered(status) => self.end_unanswered(cookie, status),
+        }
+    }
+
+    /// Long bodies go on from where they land if somebody waits for them there.
+    fn wants(&mut self, fetch: Fetch) -> Delivery {
+        let mut delivery = Delivery::default();
+        match fetch {
+            Fetch::Request(service, len_bytes) => {
+                if len_bytes > PIECE_BYTES
+                    && self.replies.takes_parts(len_bytes)
+                    && self.dispatcher.services.is_polled(service)
+                {
+                    delivery.form = BodyForm::Landed;
+                }
+            }
+            Fetch::Answer(cookie, len_bytes) => {
+                if let Some(call) = self.dispatcher.calls.get(cookie) {
+                    delivery.account = call.charge.account();
+                    if matches!(call.reply_to, ReplyTo::Client(_))
+                        && self.replies.takes_parts(len_bytes)
+                    {
+                        delivery.form = BodyForm::Pieces;
+                    }
+                }
+            }
+        }
+        delivery
+    }
+
+    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
+        let Self { dispatcher, replies, .. } = self;
+        let Some(call) = dispatcher.calls.get_mut(cookie) else { return };
+        let ReplyTo::Client(to) = call.reply_to else { return };
+        // If this panics, the part is missing.
+        let was_torn = core::mem::replace(&mut call.is_torn, true);
+        let put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
+            // There is room for the whole piece.
+            let _ = piece.put_to(answer);
+        });
+        call.is_torn = was_torn || put.is_err();
+        dispatcher.mover.copied_bytes += piece.range().len() as u64;
     }
 
     fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {

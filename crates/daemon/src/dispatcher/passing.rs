@@ -70,7 +70,7 @@ impl<P: ClientPort> Dispatcher<P> {
         if let Err(refusal) = self.admit(&request) {
             return Some(refusal.into());
         }
-        let of = (request.from_rank, request.method);
+        let head = request.head;
         let call = ProviderCall::new(request, Server::Any, self.now_ns);
         let Ok(key) = self.provider_calls.insert(call) else {
             return Some(Answer::Refused(Status::ResourceExhausted));
@@ -80,12 +80,10 @@ impl<P: ClientPort> Dispatcher<P> {
             return Some(Answer::Refused(Status::ResourceExhausted));
         };
         self.services.count_request(service);
-        let Some(call) = self.provider_calls.give(key, poll.client) else {
-            unreachable!("the call was stored just now")
-        };
-        let (head, context) = work_heads::<P>(&poll, key, of, call);
+        self.provider_calls.give(key, poll.client);
+        let (work, context) = work_heads::<P>(&poll, key, &head);
         let context = context.as_ref().map_or(&[][..], |context| context.as_bytes());
-        replies.pass_on(poll.reply_to, &[head.as_bytes(), context], body);
+        replies.pass_on(poll.reply_to, &[work.as_bytes(), context], body);
         Some(Answer::Later)
     }
 

@@ -5,12 +5,13 @@ use ids::slots::{Key, SlotTable};
 use rpc::Status;
 
 use crate::{
-    client_port::{ClientPort, Outgoing},
+    client_port::ClientPort,
     dispatcher::{
         ReplyTo, Returned,
         answer_room::AnswerRooms,
         shares::{Charge, Share, Shares},
     },
+    request_head::{Outgoing, RequestHead},
 };
 
 /// A call to another node.
@@ -46,16 +47,17 @@ impl<P: ClientPort> PendingCalls<P> {
 
     /// What a call takes of its peer. While there is plenty, its answer gets as much room as such answers needed lately.
     #[inline]
-    pub(super) fn charge(&self, rank: u32, call: &Outgoing) -> Charge {
-        let charge = |answer| self.shares.charge(rank, call.client, call.service, answer);
-        let needed = self.rooms.of(call.service);
-        if needed > call.response_bytes {
+    pub(super) fn charge(&self, call: &Outgoing) -> Charge {
+        let RequestHead { rank, service, response_bytes, .. } = call.head;
+        let charge = |answer| self.shares.charge(rank, call.client, service, answer);
+        let needed = self.rooms.of(service);
+        if needed > response_bytes {
             let ample = charge(needed);
             if self.shares.is_ample(&ample) {
                 return ample;
             }
         }
-        charge(call.response_bytes)
+        charge(response_bytes)
     }
 
     /// A call was answered with success.
@@ -144,26 +146,29 @@ mod tests {
     use client::message::CallerHead;
 
     use super::*;
-    use crate::{ClientTag, IpcPort};
+    use crate::{ClientTag, IpcPort, limits::CallerId};
 
     type Calls = PendingCalls<IpcPort>;
 
-    fn outgoing(client: u32) -> Outgoing {
-        Outgoing {
-            service: 7,
+    fn outgoing(client: u32, service: u16) -> Outgoing {
+        let client = ClientTag { slot: client, life: 1 };
+        let head = RequestHead {
+            caller_id: CallerId::Client(client),
+            caller: CallerHead::default(),
+            from_rank: 0,
+            rank: 1,
+            service,
             method: 0,
-            response_bytes: 32,
-            who: CallerHead::default(),
-            client: ClientTag { slot: client, life: 1 },
-            taken_ns: 1,
             deadline_ns: 2,
-        }
+            response_bytes: 32,
+        };
+        Outgoing { head, client, taken_ns: 1 }
     }
 
     /// Calls a peer for a client until that has its share.
     fn begin_all(calls: &mut Calls, client: u32) -> Vec<Key> {
         let mut keys = Vec::new();
-        let charge = calls.charge(1, &outgoing(client));
+        let charge = calls.charge(&outgoing(client, 7));
         while calls.takes_share(&charge) {
             keys.push(calls.begin(charge, ReplyTo::Nobody, (3, 4)).ok().unwrap());
         }
@@ -193,7 +198,7 @@ mod tests {
     fn a_client_that_has_its_share_leaves_as_much_to_the_next() {
         let mut calls = Calls::new(Shares::new(2, |_| 1024, 1 << 17), 16_000);
         let first = begin_all(&mut calls, 0);
-        let charge = Calls::charge(&calls, 1, &Outgoing { service: 8, ..outgoing(1) });
+        let charge = calls.charge(&outgoing(1, 8));
         assert!(calls.takes_share(&charge), "another client and service");
         calls.begin(charge, ReplyTo::Nobody, (0, 0)).ok().unwrap();
         assert_eq!(calls.len(), first.len() + 1);
@@ -204,14 +209,13 @@ mod tests {
     #[test]
     fn fault_i1_answers_get_the_room_that_they_needed_lately_only_while_there_is_plenty() {
         let mut calls = Calls::new(Shares::new(2, |_| 1024, 1 << 17), 16_000);
-        let first = calls.charge(1, &outgoing(0));
+        let first = calls.charge(&outgoing(0, 7));
         assert_eq!(first.answer_bytes(), 32);
         calls.learn(&first, 4096);
-        let other = Outgoing { service: 8, ..outgoing(0) };
-        assert_eq!(calls.charge(1, &other).answer_bytes(), 32);
+        assert_eq!(calls.charge(&outgoing(0, 8)).answer_bytes(), 32);
         let mut rooms = Vec::new();
         for client in 0..100 {
-            let charge = calls.charge(1, &outgoing(client));
+            let charge = calls.charge(&outgoing(client, 7));
             assert!(calls.takes_share(&charge));
             calls.begin(charge, ReplyTo::Nobody, (0, 0)).ok().unwrap();
             rooms.push(charge.answer_bytes());

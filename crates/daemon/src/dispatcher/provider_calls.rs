@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, mem};
 
-use client::message::CallerHead;
 use ids::slots::{Key, SlotTable};
 use rpc::{PeerId, RequestId, Status, Token};
 
@@ -10,6 +9,7 @@ use crate::{
     client_port::ClientPort,
     limits::{CallerId, Held, Wheel},
     request::{Caller, Request},
+    request_head::RequestHead,
     services::{QueuedRequest, RequestQueue, Services, enqueue},
     threads::AskedBy,
 };
@@ -32,33 +32,19 @@ pub(super) enum Server<C> {
 /// A request that is not answered yet.
 pub(super) struct ProviderCall<P: ClientPort> {
     pub(super) caller: Caller<P>,
-    /// Whose it is.
-    pub(super) caller_id: CallerId,
+    pub(super) head: RequestHead,
     pub(super) server: Server<P::Client>,
-    pub(super) service: u16,
     /// It waits in the queue of its service.
     pub(super) is_queued: bool,
-    pub(super) deadline_ns: u64,
     pub(super) came_ns: u64,
-    /// Who called, as far as anybody knows.
-    pub(super) who: CallerHead,
 }
 
 impl<P: ClientPort> ProviderCall<P> {
     /// The call of a request that came just now.
     #[inline]
     pub(super) fn new(request: Request<'_, P>, server: Server<P::Client>, now_ns: u64) -> Self {
-        let Request { reply_to, caller_id, caller, service, deadline_ns, .. } = request;
-        Self {
-            caller: reply_to,
-            caller_id,
-            server,
-            service,
-            is_queued: false,
-            deadline_ns,
-            came_ns: now_ns,
-            who: caller,
-        }
+        let Request { reply_to: caller, head, .. } = request;
+        Self { caller, head, server, is_queued: false, came_ns: now_ns }
     }
 }
 
@@ -93,10 +79,10 @@ impl<P: ClientPort> ProviderCalls<P> {
         self.calls.len()
     }
 
-    /// Adds a request; hands it back if there are too many.
-    pub(super) fn insert(&mut self, call: ProviderCall<P>) -> Result<Key, ProviderCall<P>> {
-        let deadline_ns = call.deadline_ns;
-        let key = self.calls.insert(call)?;
+    /// Adds a request; hands its caller back if there are too many.
+    pub(super) fn insert(&mut self, call: ProviderCall<P>) -> Result<Key, Caller<P>> {
+        let deadline_ns = call.head.deadline_ns;
+        let key = self.calls.insert(call).map_err(|call| call.caller)?;
         self.deadlines.add(deadline_ns, key);
         let call = self.calls.get(key);
         if let Some(Caller::Peer(token)) = call.map(|call| &call.caller) {
@@ -148,11 +134,10 @@ impl<P: ClientPort> ProviderCalls<P> {
         self.calls.get(key)
     }
 
-    /// A client is given a request; `None` if nobody waits for it any more.
-    pub(super) fn give(&mut self, key: Key, client: P::Client) -> Option<&ProviderCall<P>> {
-        let call = self.calls.get_mut(key)?;
-        call.server = Server::Client(client);
-        Some(call)
+    /// A client is given a request; `false` if nobody waits for it any more.
+    pub(super) fn give(&mut self, key: Key, client: P::Client) -> bool {
+        let call = self.calls.get_mut(key);
+        call.map(|call| call.server = Server::Client(client)).is_some()
     }
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut ProviderCall<P>> {
@@ -183,7 +168,7 @@ impl<P: ClientPort> ProviderCalls<P> {
 
     /// The requests of one caller.
     pub(super) fn of_caller(&self, caller: CallerId) -> Vec<Key> {
-        self.keys(|call| call.caller_id == caller)
+        self.keys(|call| call.head.caller_id == caller)
     }
 
     /// The requests whose deadline is not later than `now_ns`, oldest first.
@@ -240,7 +225,7 @@ impl<P: ClientPort> ProviderCalls<P> {
         held: &mut Held,
         request: QueuedRequest<P>,
     ) -> Result<(), Status> {
-        let service = request.service;
+        let service = request.head.service;
         enqueue(self.cross_thread.entry(service).or_default(), held, request)?;
         self.mark_ready(service);
         Ok(())

@@ -35,24 +35,15 @@ impl<P: ClientPort> Dispatcher<P> {
         if thread >= self.thread_handle.threads() {
             return Answer::Now(Status::NotFound);
         }
-        let Request { caller_id, from_rank, method, deadline_ns, caller, .. } = request;
+        let head = request.head;
         let call = ProviderCall::new(request, Server::Thread, self.now_ns);
         let Ok(key) = self.provider_calls.insert(call) else {
             return Answer::Refused(Status::ResourceExhausted);
         };
         let asked = AskedBy { thread: self.thread_handle.number(), key };
-        let serve = ThreadRequest::Serve {
-            service: DAEMON,
-            caller: caller_id,
-            rank: from_rank,
-            method,
-            deadline_ns,
-            who: caller,
-            asked,
-            body: payload.to_vec().into(),
-        };
+        let serve = ThreadRequest::Serve { head, asked, body: payload.to_vec().into() };
         let to = ThreadCall::Provider { key, service: DAEMON };
-        match self.thread_handle.request_serve(thread as usize, to, serve) {
+        match self.thread_handle.request(thread as usize, to, serve) {
             Ok(()) => Answer::Later,
             Err((_, status)) => {
                 self.provider_calls.remove(key);

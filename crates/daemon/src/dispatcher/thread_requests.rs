@@ -57,38 +57,16 @@ impl<P: ClientPort> Dispatcher<P> {
         {
             taken += 1;
             match event {
-                ThreadEvent::Request(ThreadRequest::Call { rank, call, body }, token) => {
+                ThreadEvent::Request(ThreadRequest::Call { call, body }, token) => {
                     let reply_to = ReplyTo::Thread(token);
-                    let made = self.call_for_thread(worker, rank, (reply_to, call), body, replies);
+                    let made = self.call_for_thread(worker, (reply_to, call), body, replies);
                     if let Err(Returned { status, reply_to: ReplyTo::Thread(token) }) = made {
                         self.thread_handle.answer(token, status, not_executed(status));
                     }
                 }
-                ThreadEvent::Request(
-                    ThreadRequest::Serve {
-                        service,
-                        caller: caller_id,
-                        rank,
-                        method,
-                        deadline_ns,
-                        who,
-                        asked,
-                        body,
-                    },
-                    token,
-                ) => {
-                    let request = Request {
-                        reply_to: Caller::Thread(token, asked),
-                        caller_id,
-                        caller: who,
-                        from_rank: rank,
-                        rank: self.rank_info.rank(),
-                        service,
-                        method,
-                        deadline_ns,
-                        response_bytes: 0,
-                        body: Body::Private(&[]),
-                    };
+                ThreadEvent::Request(ThreadRequest::Serve { head, asked, body }, token) => {
+                    let reply_to = Caller::Thread(token, asked);
+                    let request = Request { reply_to, head, body: Body::Private(&[]) };
                     self.serve_thread(replies, request, body, answer);
                 }
                 // Only a notice says so.
@@ -183,26 +161,29 @@ impl<P: ClientPort> Dispatcher<P> {
                 refusal.status()
             }
             Ok(Route::Daemon) => self.report(&body, replies, answer),
-            Ok(_) => match self.services.serve(request.service, &request.inbound(&body), answer) {
-                Some(Served::Answered(status)) => {
-                    self.count_status(status);
-                    mark_service(answer, status);
-                    status
-                }
-                Some(served @ Served::Provided) => {
-                    let handed = self.hand_over_of_thread(replies, request, body, &served);
-                    if let Err(Returned { status, reply_to: Caller::Thread(token, _) }) = handed {
-                        self.thread_handle.answer(token, status, not_executed(status));
+            Ok(_) => {
+                match self.services.serve(request.head.service, &request.inbound(&body), answer) {
+                    Some(Served::Answered(status)) => {
+                        self.count_status(status);
+                        mark_service(answer, status);
+                        status
                     }
-                    return;
+                    Some(served @ Served::Provided) => {
+                        let handed = self.hand_over_of_thread(replies, request, body, &served);
+                        if let Err(Returned { status, reply_to: Caller::Thread(token, _) }) = handed
+                        {
+                            self.thread_handle.answer(token, status, not_executed(status));
+                        }
+                        return;
+                    }
+                    // Its provider is gone. That another thread offers it by now is no reason to send the
+                    // request around.
+                    Some(Served::Elsewhere) | None => {
+                        answer.extend_from_slice(not_executed(Status::Unavailable));
+                        Status::Unavailable
+                    }
                 }
-                // Its provider is gone. That another thread offers it by now is no reason to send the
-                // request around.
-                Some(Served::Elsewhere) | None => {
-                    answer.extend_from_slice(not_executed(Status::Unavailable));
-                    Status::Unavailable
-                }
-            },
+            }
         };
         self.thread_handle.keep(body.into_memory());
         let Caller::Thread(token, _) = request.reply_to else { return };

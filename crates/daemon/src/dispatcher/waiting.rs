@@ -11,6 +11,7 @@ use crate::{
     dispatcher::{Outgoing, ReplyTo, pieces::MovingBody},
     fair_queue::{FairQueue, NextTurn},
     limits::{CallerId, ENTRY_BYTES, Held, Wheel},
+    request_head::RequestHead,
     source::{PrivateMemory, PrivateShare, Source},
 };
 
@@ -192,13 +193,8 @@ impl<P: ClientPort> WaitQueues<P> {
     }
 
     /// Adds a call behind those of its client; hands it back if that has too much that waits.
-    pub(super) fn push(
-        &mut self,
-        held: &mut Held,
-        rank: u32,
-        waiting: Waiting<P>,
-    ) -> Result<(), Waiting<P>> {
-        let (client, deadline_ns) = (waiting.call.client, waiting.call.deadline_ns);
+    pub(super) fn push(&mut self, held: &mut Held, waiting: Waiting<P>) -> Result<(), Waiting<P>> {
+        let Outgoing { head: RequestHead { rank, deadline_ns, .. }, client, .. } = waiting.call;
         let bytes = waiting.body.held_bytes() + ENTRY_BYTES;
         if held.admit(CallerId::Client(client), bytes).is_err() {
             return Err(waiting);

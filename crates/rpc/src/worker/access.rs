@@ -17,8 +17,8 @@ use super::{
     transfers::{OneSided, Purpose, Transfer},
 };
 use crate::{
-    Account, CloseReason, Handler, LandedBody, LocalRegion, PeerId, Range, RemoteRegion, Request,
-    Token, TransferError,
+    Body, BodyForm, CallEnd, CloseReason, Delivery, Fetch, Handler, LandedBody, LocalRegion,
+    PeerId, Range, RemoteRegion, Request, Token, TransferError,
     pool::{Buffer, NoBuffer, Purchase},
     queue::{Piece, What},
 };
@@ -57,7 +57,7 @@ impl<N: Nic> Worker<N> {
         begun.map(|mr| LocalRegion { mr: std::rc::Rc::new(mr) })
     }
 
-    /// Reads a peer's memory. [`Handler::response`] tells the end, with `cookie`. The peer's program
+    /// Reads a peer's memory. [`Handler::ended`] tells the end, with `cookie`. The peer's program
     /// takes no part. It has no deadline of its own: it ends with the connection at the latest, on DC as
     /// soon as the NIC has done with the region.
     ///
@@ -117,18 +117,18 @@ impl<N: Nic> Worker<N> {
         &mut self,
         peer: PeerId,
         request: LargeRequest,
-        handler: &H,
+        handler: &mut H,
     ) {
         let LargeRequest { id, method, timeout_us, large } = request;
-        let account = Account { caller: None, method: Some(method) };
-        let is_kept = handler.keeps_landed(method, large.len_bytes as usize);
-        let landing = self.take_landing(peer, account, large).and_then(|buffer| {
-            let body = if is_kept { Vec::new() } else { self.take_private(large)? };
-            Some((buffer, body))
-        });
-        match landing {
+        let mut delivery = handler.wants(Fetch::Request(method, large.len_bytes as usize));
+        delivery.account.method = Some(method);
+        if delivery.form == BodyForm::Pieces {
+            delivery.form = BodyForm::Owned;
+        }
+        match self.take_memory(peer, delivery, large) {
             Some((buffer, body)) => {
-                let purpose = Purpose::Request { id, method, timeout_us, buffer, is_kept };
+                let form = delivery.form;
+                let purpose = Purpose::Request { id, method, timeout_us, buffer, form };
                 self.start(Transfer::new(peer, slice(large), purpose, body));
             }
             None => self.answer(peer, id, Status::ResourceExhausted),
@@ -142,19 +142,15 @@ impl<N: Nic> Worker<N> {
         peer: PeerId,
         call: CallId,
         large: Large,
-        handler: &H,
+        handler: &mut H,
     ) {
         let cookie = self.live(peer).and_then(|live| live.connection.fetching(call));
-        let account = cookie.map_or_else(Account::default, |cookie| handler.account(cookie));
         let len_bytes = large.len_bytes as usize;
-        let is_in_pieces = cookie.is_some_and(|cookie| handler.takes_pieces(cookie, len_bytes));
-        let landing = self.take_landing(peer, account, large).and_then(|buffer| {
-            let body = if is_in_pieces { Vec::new() } else { self.take_private(large)? };
-            Some((buffer, body))
-        });
-        match landing {
+        let wants = |cookie| handler.wants(Fetch::Answer(cookie, len_bytes));
+        let delivery = cookie.map_or_else(Delivery::default, wants);
+        match self.take_memory(peer, delivery, large) {
             Some((buffer, body)) => {
-                let purpose = Purpose::Response { call, buffer, is_in_pieces };
+                let purpose = Purpose::Response { call, buffer, form: delivery.form };
                 self.start(Transfer::new(peer, slice(large), purpose, body));
             }
             None => self.end_fetch(peer, call),
@@ -172,30 +168,47 @@ impl<N: Nic> Worker<N> {
 
     /// Memory for a body that the peer is to read.
     pub(super) fn take_lent(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
-        let taken = self.try_take_lent(purchase);
+        self.take_buffer(|Self { peers, resources, .. }| {
+            let live = peers.live(purchase.peer).ok_or(NoBuffer::Share)?;
+            live.bodies.take(resources.nic(), resources.pd(), purchase)
+        })
+    }
+
+    /// Takes memory, for which unused one makes room.
+    fn take_buffer(
+        &mut self,
+        try_take: impl Fn(&mut Self) -> Result<Buffer<N>, NoBuffer>,
+    ) -> Result<Buffer<N>, NoBuffer> {
+        let mut taken = try_take(self);
         if let Err(NoBuffer::Regions) = taken {
             self.release_unused_memory();
-            return warned(self.try_take_lent(purchase));
+            taken = try_take(self);
         }
-        warned(taken)
+        taken.inspect_err(|cause| {
+            if let NoBuffer::Memory(error) = cause {
+                tracing::warn!(%error, "no memory for a large body");
+            }
+        })
     }
 
-    fn try_take_lent(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
-        let Self { peers, resources, .. } = self;
-        let live = peers.live(purchase.peer).ok_or(NoBuffer::Share)?;
-        live.bodies.take(resources.nic(), resources.pd(), purchase)
-    }
-
-    /// Memory to which a body of the peer is to be read.
-    fn take_landing(&mut self, peer: PeerId, account: Account, large: Large) -> Option<Buffer<N>> {
+    /// Memory to which a body of the peer is to be read, and with room for its private copy, if there is to be one.
+    fn take_memory(
+        &mut self,
+        peer: PeerId,
+        delivery: Delivery,
+        large: Large,
+    ) -> Option<(Buffer<N>, Vec<u8>)> {
         let len_bytes = large.len_bytes as usize;
-        let purchase = Purchase { peer, account, len_bytes };
-        let mut taken = self.try_take_landing(&purchase);
-        if let Err(NoBuffer::Regions) = taken {
-            self.release_unused_memory();
-            taken = self.try_take_landing(&purchase);
-        }
-        warned(taken).ok()
+        let purchase = Purchase { peer, account: delivery.account, len_bytes };
+        let buffer = self.take_buffer(|Self { resources, landing, .. }| {
+            landing.take(resources.nic(), resources.pd(), &purchase)
+        });
+        let buffer = buffer.ok()?;
+        let copy = match delivery.form {
+            BodyForm::Owned => self.take_private(large)?,
+            BodyForm::Landed | BodyForm::Pieces => Vec::new(),
+        };
+        Some((buffer, copy))
     }
 
     /// Memory with room for the private copy of a body.
@@ -208,11 +221,6 @@ impl<N: Nic> Worker<N> {
             return None;
         }
         Some(body)
-    }
-
-    fn try_take_landing(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
-        let Self { resources, landing, .. } = self;
-        landing.take(resources.nic(), resources.pd(), purchase)
     }
 
     fn start(&mut self, transfer: Transfer<N>) {
@@ -300,41 +308,35 @@ impl<N: Nic> Worker<N> {
             return self.tell_failed(&purpose);
         }
         match purpose {
-            Purpose::Request { id, method, timeout_us, buffer, is_kept } => {
-                copy.truncate(buffer.len_bytes());
-                // The handler may need the room for its answer.
-                let landed = is_kept.then(|| LandedBody::new(buffer));
+            Purpose::Request { id, method, timeout_us, buffer, form } => {
+                let body = fetched(buffer, form, &mut copy);
                 if self.is_connected(peer) {
                     let token = Token::new(peer, (id, method), None, &self.tokens);
                     let is_cancelled = self.is_cancelled(&token);
-                    let request = Request { token, method, body: &[], timeout_us };
-                    match landed {
-                        Some(landed) => handler.landed_request(self, request, landed),
-                        None => handler.large_request(self, request, &mut copy),
-                    }
+                    handler.request(self, Request { token, method, timeout_us }, body);
                     if is_cancelled {
                         // It was told while the body was on its way, and knew of no request.
                         handler.cancelled(self, peer, id);
                     }
                 }
             }
-            Purpose::Response { call, buffer, is_in_pieces } => {
+            Purpose::Response { call, buffer, form } => {
                 let len_bytes = buffer.len_bytes();
-                drop(buffer);
+                let body = fetched(buffer, form, &mut copy);
                 let cookie = self.live(peer).and_then(|live| live.connection.fetched(call));
                 self.peers.mark_dirty(peer);
-                match cookie {
-                    Some(cookie) if is_in_pieces => {
-                        handler.response_in_pieces(self, cookie, len_bytes);
-                    }
-                    Some(cookie) => {
-                        copy.truncate(len_bytes);
-                        handler.large_response(self, cookie, &mut copy);
-                    }
-                    None => {}
+                if let Some(cookie) = cookie {
+                    let end = match form {
+                        BodyForm::Pieces => CallEnd::InPieces(len_bytes),
+                        BodyForm::Owned | BodyForm::Landed => CallEnd::Answered(Status::Ok, body),
+                    };
+                    handler.ended(self, cookie, end);
                 }
             }
-            Purpose::Access(access) => handler.response(self, access.cookie, Status::Ok, &[]),
+            Purpose::Access(access) => {
+                let end = CallEnd::Answered(Status::Ok, Body::Copied(&[]));
+                handler.ended(self, access.cookie, end);
+            }
         }
         self.transfers.spares.keep(copy);
     }
@@ -383,12 +385,15 @@ impl<N: Nic> Worker<N> {
     }
 }
 
-fn warned<N: Nic>(taken: Result<Buffer<N>, NoBuffer>) -> Result<Buffer<N>, NoBuffer> {
-    taken.inspect_err(|cause| {
-        if let NoBuffer::Memory(error) = cause {
-            tracing::warn!(%error, "no memory for a large body");
+/// A body that has arrived whole. Memory that does not carry it on is free for the handler's answer.
+fn fetched<N: Nic>(buffer: Buffer<N>, form: BodyForm, copy: &mut Vec<u8>) -> Body<'_, N> {
+    match form {
+        BodyForm::Landed => Body::Landed(LandedBody::new(buffer)),
+        BodyForm::Owned | BodyForm::Pieces => {
+            copy.truncate(buffer.len_bytes());
+            Body::Owned(copy)
         }
-    })
+    }
 }
 
 fn slice(large: Large) -> RemoteSlice {

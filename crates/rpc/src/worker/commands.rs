@@ -9,7 +9,7 @@ use verbs::Nic;
 use super::{Call, Worker};
 use crate::{
     Account, CallError, PeerId, ReplyError, Token,
-    body::{Body, Filled, Parts},
+    body::{Filled, Parts, SentBody},
     large::large,
     pool::{Buffer, Purchase},
     token::{Answering, DroppedToken},
@@ -65,7 +65,7 @@ impl<N: Nic> Worker<N> {
         &mut self,
         peer: PeerId,
         call: &Call,
-        body: impl Body,
+        body: impl SentBody,
     ) -> Result<CallId, CallError> {
         let now_ns = self.now_ns();
         let (caller, call) = (call.caller, core_call(call, now_ns));
@@ -84,7 +84,7 @@ impl<N: Nic> Worker<N> {
         &mut self,
         peer: PeerId,
         (call, caller): (&CoreCall, Option<u64>),
-        body: impl Body,
+        body: impl SentBody,
     ) -> Result<CallId, CallError> {
         let now_ns = self.now_ns();
         let account = Account { caller, method: Some(call.method) };
@@ -195,7 +195,7 @@ impl<N: Nic> Worker<N> {
         &mut self,
         token: Token,
         status: Status,
-        body: impl Body,
+        body: impl SentBody,
     ) -> Result<(), ReplyError> {
         debug_assert!(token.is_of(&self.tokens), "a token is answered by the worker that gave it");
         let Answering { peer, request: id, method, lease, is_begun } = token.redeem();
@@ -232,7 +232,7 @@ impl<N: Nic> Worker<N> {
         &mut self,
         peer: PeerId,
         (id, method): (RequestId, u16),
-        body: impl Body,
+        body: impl SentBody,
     ) -> Result<(), ReplyError> {
         let (now_ns, len_bytes) = (self.now_ns(), body.len_bytes());
         let buffer = self.take_for_answer(peer, method, len_bytes)?;

@@ -9,7 +9,7 @@ use proto::copyrpc::{Incoming, Messages, Rare, Violation};
 use verbs::Nic;
 
 use super::{Worker, receive::Rest};
-use crate::{Handler, PeerId, Request, Token, token::BodySpan};
+use crate::{Body, CallEnd, Handler, PeerId, Request, Token, token::BodySpan};
 
 /// A batch that is being handled. It is dropped only if a callback panics.
 struct Dispatch<'w, 'm, N: Nic> {
@@ -46,12 +46,14 @@ impl<N: Nic> Dispatch<'_, '_, N> {
                     let offset_bytes = body.as_ptr().addr().wrapping_add(origin);
                     let span = BodySpan { offset_bytes, len_bytes: body.len(), batch };
                     let token = Token::new(id, (request, method), Some(span), &worker.tokens);
-                    handler.request(worker, Request { token, method, body, timeout_us });
+                    let request = Request { token, method, timeout_us };
+                    handler.request(worker, request, Body::Copied(body));
                     handled += 1;
                 }
                 Incoming::Response { call, cookie, status, body } => {
                     live.bodies.answered(call);
-                    handler.response(worker, cookie, status, body);
+                    let end = CallEnd::Answered(status, Body::Copied(body));
+                    handler.ended(worker, cookie, end);
                     handled += 1;
                 }
                 Incoming::Rare(Rare::Cancelled(request)) => handler.cancelled(worker, id, request),

@@ -201,7 +201,7 @@ impl<N: Nic> Worker<N> {
         &mut self,
         id: PeerId,
         rare: Rare,
-        handler: &H,
+        handler: &mut H,
     ) {
         if let Rare::LargeRequest { id: request, method, timeout_us, large } = rare {
             let request = LargeRequest { id: request, method, timeout_us, large };

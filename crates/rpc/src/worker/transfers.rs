@@ -11,7 +11,7 @@ use proto::copyrpc::{CallId, RequestId};
 use verbs::{Nic, Op, Payload, RemoteSlice, Sge};
 
 use super::{BodyStats, in_flight::InFlight, spares::Spares};
-use crate::{BodyPiece, LocalRegion, PeerId, Range, pool::Buffer, queue::Piece};
+use crate::{BodyForm, BodyPiece, LocalRegion, PeerId, Range, pool::Buffer, queue::Piece};
 
 /// Longest piece: beyond, another one costs less than a hundredth.
 pub(super) const PIECE_BYTES_MAX: usize = 128 << 10;
@@ -41,10 +41,10 @@ pub(super) struct Transfer<N: Nic> {
 
 /// The purpose of a transfer.
 pub(super) enum Purpose<N: Nic> {
-    /// The body of a request. The handler may take it where it lands.
-    Request { id: RequestId, method: u16, timeout_us: u32, buffer: Buffer<N>, is_kept: bool },
-    /// The body of a response. The handler may be told its pieces.
-    Response { call: CallId, buffer: Buffer<N>, is_in_pieces: bool },
+    /// The body of a request.
+    Request { id: RequestId, method: u16, timeout_us: u32, buffer: Buffer<N>, form: BodyForm },
+    /// The body of a response.
+    Response { call: CallId, buffer: Buffer<N>, form: BodyForm },
     /// One-sided access of the program.
     Access(OneSided<N>),
 }
@@ -100,16 +100,16 @@ impl<N: Nic> Transfer<N> {
         piece_bytes_max: usize,
         stats: &mut BodyStats,
     ) -> Option<(CallId, BodyPiece<'_, N>)> {
-        let (told, buffer) = match &self.purpose {
-            Purpose::Access(_) | Purpose::Request { is_kept: true, .. } => return None,
-            Purpose::Request { buffer, .. } => (None, buffer),
-            Purpose::Response { call, buffer, is_in_pieces } => {
-                (is_in_pieces.then_some(*call), buffer)
-            }
+        let (call, buffer, form) = match &self.purpose {
+            Purpose::Access(_) => return None,
+            Purpose::Request { buffer, form, .. } => (None, buffer, form),
+            Purpose::Response { call, buffer, form } => (Some(*call), buffer, form),
         };
         let piece = BodyPiece::new(buffer, offset_bytes, piece_bytes_max);
-        if let Some(call) = told {
-            return Some((call, piece));
+        match form {
+            BodyForm::Owned => {}
+            BodyForm::Landed => return None,
+            BodyForm::Pieces => return call.map(|call| (call, piece)),
         }
         let range = piece.range();
         // There is room for all. No further: a piece takes no longer for what is behind it.

@@ -8,7 +8,7 @@ use super::{
     notices::{ClosedPeer, EndedCall},
 };
 use crate::{
-    CloseReason, Handler, NicFailure, PeerId,
+    CallEnd, CloseReason, Handler, NicFailure, PeerId,
     peer::{Peer, PeerState},
 };
 
@@ -151,7 +151,7 @@ impl<N: Nic> Worker<N> {
         let counts = self.notices.counts();
         for _ in 0..counts.calls {
             let Some(EndedCall { cookie, status }) = self.notices.next_call() else { break };
-            handler.ended(self, cookie, status);
+            handler.ended(self, cookie, CallEnd::Unanswered(status));
         }
         for _ in 0..counts.peers {
             let Some(ClosedPeer { peer, reason }) = self.notices.next_peer() else { break };

@@ -7,7 +7,8 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, TransportKind, Worker,
+    Body, Call, CallEnd, CallError, CloseReason, Config, Handler, PeerId, Request, Status,
+    TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -61,13 +62,15 @@ pub(crate) struct Program {
 pub(crate) const OTHER: u64 = u64::MAX;
 
 impl Handler<Nic> for Program {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
         self.served += 1;
         // It fails only if the child is gone, which other means will tell.
-        let _ = worker.reply(request.token, Status::Ok, request.body);
+        let _ = worker.reply(request.token, Status::Ok, &body.bytes());
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
+        let status = end.status();
+        let body = &*end.bytes();
         if cookie == OTHER {
             assert_eq!(status, Status::Ok);
             return self.answers.push(body.to_vec());

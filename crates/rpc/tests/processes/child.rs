@@ -8,7 +8,9 @@ use std::{
     sync::mpsc,
 };
 
-use copyrpc_rpc::{Call, Config, Handler, Invitation, PeerId, Request, Status, Worker};
+use copyrpc_rpc::{
+    Body, Call, CallEnd, Config, Handler, Invitation, PeerId, Request, Status, Worker,
+};
 use softnic::Nic;
 
 use crate::caller::PATIENCE;
@@ -64,8 +66,9 @@ impl Echo {
 }
 
 impl Handler<Nic> for Echo {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
-        let Request { token, method, body, .. } = request;
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
+        let body = &*body.bytes();
+        let Request { token, method, .. } = request;
         if method == COUNT {
             let repeated = self.executed.values().filter(|times| **times > 1).count();
             let counts = [self.executed.len() as u64, repeated as u64].map(u64::to_le_bytes);
@@ -77,9 +80,12 @@ impl Handler<Nic> for Echo {
         worker.reply(token, Status::Ok, body).unwrap();
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
         self.in_flight.remove(&cookie).expect("a call ends once");
-        assert!(status != Status::Ok || body == cookie.to_le_bytes(), "another call's answer");
+        assert!(
+            end.status() != Status::Ok || *end.bytes() == cookie.to_le_bytes(),
+            "another call's answer"
+        );
     }
 }
 

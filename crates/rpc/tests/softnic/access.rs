@@ -1,8 +1,8 @@
 //! Memory beside the calls: READ, WRITE, and regions that go.
 
 use copyrpc_rpc::{
-    Call, CloseReason, Config, Handler, LocalRegion, PeerId, Range, RemoteRegion, Request, Status,
-    TransferError, TransportKind, Worker,
+    Body, Call, CallEnd, CloseReason, Config, Handler, LocalRegion, PeerId, Range, RemoteRegion,
+    Request, Status, TransferError, TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -81,11 +81,11 @@ fn an_access_ends_only_when_its_own_bytes_have_moved() {
         seen: Vec<(u64, Status, [u8; 4])>,
     }
     impl Handler<Nic> for Again {
-        fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {}
-        fn response(&mut self, worker: &mut Worker<Nic>, cookie: u64, status: Status, _: &[u8]) {
+        fn request(&mut self, _: &mut Worker<Nic>, _: Request, _: Body<'_, Nic>) {}
+        fn ended(&mut self, worker: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
             let mut there = [0; 4];
             self.ours.read(0, &mut there);
-            self.seen.push((cookie, status, there));
+            self.seen.push((cookie, end.status(), there));
             if cookie == 0 {
                 let range = |at| Range { remote_offset: 0, local_offset: at, len_bytes: 4 };
                 worker.read(self.to_b, &self.theirs, &self.ours, range(32), 10).unwrap();

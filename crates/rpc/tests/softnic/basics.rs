@@ -7,8 +7,8 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    Call, CallError, Config, FlushPolicy, Handler, PeerId, ReplyError, Request, Status,
-    TransportKind, Worker,
+    Body, Call, CallEnd, CallError, Config, FlushPolicy, Handler, PeerId, ReplyError, Request,
+    Status, TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -189,7 +189,7 @@ fn many_calls_share_one_write() {
 fn only_the_request_of_the_callback_can_be_held() {
     struct Late(Vec<copyrpc_rpc::Token>);
     impl Handler<Nic> for Late {
-        fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+        fn request(&mut self, worker: &mut Worker<Nic>, request: Request, _: Body<'_, Nic>) {
             let mut token = request.token;
             assert!(self.0.iter_mut().all(|earlier| !worker.hold(earlier)));
             self.0.push(token);
@@ -200,7 +200,7 @@ fn only_the_request_of_the_callback_can_be_held() {
                 self.0.push(token);
             }
         }
-        fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+        fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
     }
     let (mut a, mut b, to_b, _) = pair(&tight());
     let mut late = Late(Vec::new());

@@ -4,8 +4,8 @@ use core::{mem, time::Duration};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use copyrpc_rpc::{
-    Call, CloseReason, Config, ConnectError, Handler, PeerId, Request, Status, TransportKind,
-    Worker,
+    Body, Call, CallEnd, CloseReason, Config, ConnectError, Handler, PeerId, Request, Status,
+    TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -43,10 +43,10 @@ struct Again {
 }
 
 impl Handler<Nic> for Again {
-    fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {}
+    fn request(&mut self, _: &mut Worker<Nic>, _: Request, _: Body<'_, Nic>) {}
 
-    fn response(&mut self, worker: &mut Worker<Nic>, cookie: u64, status: Status, _: &[u8]) {
-        self.ended.push((cookie, status));
+    fn ended(&mut self, worker: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
+        self.ended.push((cookie, end.status()));
         if self.ended.len() == 1 {
             let timeout = Duration::from_millis(1);
             let call = Call { timeout, cookie: cookie + 1, ..Call::default() };
@@ -274,7 +274,7 @@ impl Replacing {
 }
 
 impl Handler<Nic> for Replacing {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
         if self.new.is_none() {
             // The other one's batch has arrived too.
             let which = usize::from(request.token.peer() == self.old[0]);
@@ -284,10 +284,10 @@ impl Handler<Nic> for Replacing {
             }
             self.replace(worker, which);
         }
-        worker.reply(request.token, Status::Ok, request.body).unwrap();
+        worker.reply(request.token, Status::Ok, &body.bytes()).unwrap();
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
 
     fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, reason: CloseReason) {
         self.closed.push((peer, reason));

@@ -3,8 +3,8 @@
 use std::{cell::Cell, rc::Rc};
 
 use copyrpc_rpc::{
-    Call, CloseReason, Config, ConnectError, Handler, PeerId, Range, Request, Status,
-    TransportKind, Worker,
+    Body, Call, CallEnd, CloseReason, Config, ConnectError, Handler, PeerId, Range, Request,
+    Status, TransportKind, Worker,
 };
 use verbs::{AsyncEvent, Qpn};
 
@@ -21,9 +21,9 @@ struct Ends {
 }
 
 impl Handler<Faulty> for Ends {
-    fn request(&mut self, _: &mut Worker<Faulty>, _: Request<'_>) {}
-    fn response(&mut self, _: &mut Worker<Faulty>, cookie: u64, status: Status, _: &[u8]) {
-        self.ended.push((cookie, status));
+    fn request(&mut self, _: &mut Worker<Faulty>, _: Request, _: Body<'_, Faulty>) {}
+    fn ended(&mut self, _: &mut Worker<Faulty>, cookie: u64, end: CallEnd<'_, Faulty>) {
+        self.ended.push((cookie, end.status()));
     }
     fn closed(&mut self, _: &mut Worker<Faulty>, peer: PeerId, _: CloseReason) {
         self.closed.push(peer);

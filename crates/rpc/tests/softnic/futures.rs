@@ -7,12 +7,13 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    Call, CallError, Config, Handler, Request, Status, Token, Worker, futures::AsyncWorker,
+    Body, BodyForm, BodyPiece, Call, CallEnd, CallError, CloseReason, Config, Delivery, Fetch,
+    Handler, PeerId, Request, RequestId, Status, Token, Worker, futures::AsyncWorker,
 };
 use memory::sync::{AtomicU64, Ordering};
 use softnic::Nic;
 
-use crate::rig::{ECHO, LATER, fabric, poll_until, soft, tight, until};
+use crate::rig::{ECHO, LATER, Node, fabric, poll_until, soft, tight, until};
 
 /// Serves, and calls from inside a callback through the handle that it must not use there.
 #[derive(Default)]
@@ -22,15 +23,15 @@ struct Server {
 }
 
 impl Handler<Nic> for Server {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
         if self.is_slow {
             self.kept.push(request.token);
         } else {
-            worker.reply(request.token, Status::Ok, request.body).unwrap();
+            worker.reply(request.token, Status::Ok, &body.bytes()).unwrap();
         }
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
 }
 
 type Async = AsyncWorker<Nic, Server>;
@@ -154,6 +155,105 @@ fn a_dead_peer_ends_a_future() {
     assert_eq!(a.call(to_b, &Call::default(), b"").err(), Some(CallError::NotConnected));
 }
 
+/// Keeps what each callback was given, and wants pieces.
+#[derive(Default)]
+struct Noting {
+    requests: Vec<Token>,
+    ends: Vec<(u64, Status)>,
+    fetches: Vec<Fetch>,
+    piece_bytes: usize,
+    cancelled: Vec<RequestId>,
+    closed: Vec<PeerId>,
+    posts: usize,
+}
+
+impl Handler<Nic> for Noting {
+    fn request(&mut self, _: &mut Worker<Nic>, request: Request, _: Body<'_, Nic>) {
+        self.requests.push(request.token);
+    }
+
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
+        self.ends.push((cookie, end.status()));
+    }
+
+    fn wants(&mut self, fetch: Fetch) -> Delivery {
+        self.fetches.push(fetch);
+        Delivery { form: BodyForm::Pieces, ..Delivery::default() }
+    }
+
+    fn piece(&mut self, _: u64, piece: &BodyPiece<'_, Nic>) {
+        self.piece_bytes += piece.range().len();
+    }
+
+    fn cancelled(&mut self, _: &mut Worker<Nic>, _: PeerId, request: RequestId) {
+        self.cancelled.push(request);
+    }
+
+    fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, _: CloseReason) {
+        self.closed.push(peer);
+    }
+
+    fn posting(&mut self) {
+        self.posts += 1;
+    }
+}
+
+/// A handler behind futures is given all that a handler is given, but the ends of their calls.
+#[test]
+fn a_handler_behind_futures_gets_every_callback() {
+    let (mut a, b, to_b, to_a) = crate::rig::pair(&tight());
+    let b = AsyncWorker::new(b.worker, Noting::default(), os::clock::now_ns);
+    let until = |a: &mut Node, what: &str, is_done: fn(&Noting) -> bool| {
+        poll_until(what, || {
+            a.poll();
+            b.poll();
+            b.with(|_, noting| is_done(noting)).unwrap()
+        });
+    };
+    let len_bytes = 300_000;
+    let call = Call { method: LATER, cookie: 7, ..Call::default() };
+    let id = a.worker.call(to_b, &call, &vec![1; len_bytes]).unwrap();
+    until(&mut a, "the request", |noting| noting.requests.len() == 1);
+    a.worker.cancel(to_b, id);
+    until(&mut a, "its cancellation", |noting| noting.cancelled.len() == 1);
+    b.with(|worker, noting| {
+        assert_eq!(noting.cancelled, [noting.requests[0].request()]);
+        assert_eq!(noting.fetches, [Fetch::Request(LATER, len_bytes)]);
+        let call = Call { method: ECHO, ..call };
+        worker.call(to_a, &call, &vec![2; len_bytes]).unwrap();
+    });
+    until(&mut a, "the end of a call", |noting| noting.ends.len() == 1);
+    b.with(|worker, noting| {
+        assert_eq!(noting.ends, [(7, Status::Ok)]);
+        assert_eq!(noting.fetches[1..], [Fetch::Answer(7, len_bytes)]);
+        assert_eq!(noting.piece_bytes, len_bytes);
+        assert!(noting.posts > 0);
+        worker.close(to_a);
+    });
+    until(&mut a, "the end of the connection", |noting| noting.closed.len() == 1);
+}
+
+/// A future has the whole of its answer, whatever form the handler wants of others.
+#[test]
+fn a_future_has_a_long_answer_whose_pieces_a_handler_would_take() {
+    let (a, mut b, to_b, _) = crate::rig::pair(&tight());
+    let a = AsyncWorker::new(a.worker, Noting::default(), os::clock::now_ns);
+    let body = vec![3; 300_000];
+    let call = Call { method: ECHO, ..Call::default() };
+    let mut future = pin!(a.call(to_b, &call, &body).unwrap());
+    let mut context = Context::from_waker(Waker::noop());
+    let mut answer = None;
+    poll_until("the answer", || {
+        b.poll();
+        if let Poll::Ready(ready) = future.as_mut().poll(&mut context) {
+            answer = Some(ready);
+        }
+        answer.is_some()
+    });
+    assert!(answer.unwrap().unwrap() == body);
+    assert_eq!(a.with(|_, noting| noting.piece_bytes), Some(0));
+}
+
 /// Holds every request until told otherwise.
 #[derive(Default)]
 struct Holder {
@@ -161,12 +261,12 @@ struct Holder {
 }
 
 impl Handler<Nic> for Holder {
-    fn request(&mut self, worker: &mut Worker<Nic>, mut request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<Nic>, mut request: Request, _: Body<'_, Nic>) {
         assert!(worker.hold(&mut request.token));
         self.held.push(request.token);
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
 }
 
 /// Pitfall 9: what is held stays as it is, and the caller feels it.

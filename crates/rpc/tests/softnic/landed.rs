@@ -1,9 +1,8 @@
-//! Large requests that a handler keeps where the NIC put them.
-
-use std::cell::RefCell;
+//! Large requests and answers that a handler keeps where the NIC put them.
 
 use copyrpc_rpc::{
-    Call, Config, Handler, LandedBody, Request, Status, Token, TransportKind, Worker,
+    Body, BodyForm, Call, CallEnd, Config, Delivery, Fetch, Handler, LandedBody, Request, Status,
+    Token, TransportKind, Worker,
 };
 use memory::Filler;
 use softnic::Nic;
@@ -13,34 +12,30 @@ use crate::{
     rig::{ECHO, Node, fabric, join, pair, poll_until, shapes, until},
 };
 
-/// Keeps large requests where they land.
+/// Keeps large requests and answers where they land.
 #[derive(Default)]
 struct Landing {
     requests: Vec<(Token, LandedBody<Nic>)>,
-    asked: RefCell<Vec<(u16, usize)>>,
+    answers: Vec<(u64, LandedBody<Nic>)>,
+    asked: Vec<Fetch>,
 }
 
 impl Handler<Nic> for Landing {
-    fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {
-        panic!("it is large");
-    }
-
-    fn keeps_landed(&self, method: u16, len_bytes: usize) -> bool {
-        self.asked.borrow_mut().push((method, len_bytes));
-        true
-    }
-
-    fn landed_request(
-        &mut self,
-        _: &mut Worker<Nic>,
-        request: Request<'_>,
-        landed: LandedBody<Nic>,
-    ) {
-        assert!(request.body.is_empty());
+    fn request(&mut self, _: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
+        let Body::Landed(landed) = body else { panic!("it was wanted where it landed") };
         self.requests.push((request.token, landed));
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn wants(&mut self, fetch: Fetch) -> Delivery {
+        self.asked.push(fetch);
+        Delivery { form: BodyForm::Landed, ..Delivery::default() }
+    }
+
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
+        if let CallEnd::Answered(Status::Ok, Body::Landed(landed)) = end {
+            self.answers.push((cookie, landed));
+        }
+    }
 }
 
 /// A handler that keeps requests where they land has all of each, however many it keeps, without a copy, until it drops
@@ -62,8 +57,8 @@ fn requests_that_stay_where_they_land_are_whole_and_not_copied() {
         });
         assert_eq!(b.worker.stats().bodies.copied_bytes, 0);
         assert!(b.worker.large_memory().used_bytes >= lengths.iter().sum());
-        let asked: Vec<_> = lengths.iter().map(|len_bytes| (ECHO, *len_bytes)).collect();
-        assert_eq!(*server.asked.borrow(), asked);
+        let asked = lengths.map(|len_bytes| Fetch::Request(ECHO, len_bytes));
+        assert_eq!(server.asked, asked);
         for (token, landed) in server.requests.drain(..) {
             let len_bytes = landed.len_bytes();
             let (expected, mut got) = (body(len_bytes, len_bytes), vec![0; len_bytes]);
@@ -77,6 +72,35 @@ fn requests_that_stay_where_they_land_are_whole_and_not_copied() {
             b.worker.reply(token, Status::Ok, &[]).unwrap();
         }
         assert_eq!(b.worker.large_memory().used_bytes, 0);
+    }
+}
+
+/// The same of answers.
+#[test]
+fn answers_that_stay_where_they_land_are_whole_and_not_copied() {
+    for config in shapes() {
+        let (mut a, mut b, to_b, _) = pair(&config);
+        let mut caller = Landing::default();
+        let lengths = [300_000, 40_000];
+        for (cookie, len_bytes) in (0..).zip(lengths) {
+            let call = Call { method: ECHO, cookie, ..Call::default() };
+            a.worker.call(to_b, &call, &body(len_bytes, len_bytes)).unwrap();
+        }
+        poll_until("every answer", || {
+            a.worker.poll(os::clock::now_ns(), &mut caller);
+            b.poll();
+            caller.answers.len() == lengths.len()
+        });
+        let asked_bytes = lengths.iter().sum::<usize>() as u64;
+        assert_eq!(a.worker.stats().bodies.copied_bytes, asked_bytes, "the requests alone");
+        assert!(a.worker.large_memory().used_bytes >= lengths.iter().sum());
+        for (cookie, landed) in caller.answers.drain(..) {
+            let len_bytes = lengths[usize::try_from(cookie).unwrap()];
+            assert!(*Body::Landed(landed).bytes() == body(len_bytes, len_bytes), "{len_bytes} B");
+        }
+        until(&mut [&mut a, &mut b], |nodes| {
+            nodes.iter().all(|node| node.worker.large_memory().used_bytes == 0)
+        });
     }
 }
 

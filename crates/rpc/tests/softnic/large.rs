@@ -3,7 +3,7 @@
 use std::mem;
 
 use copyrpc_rpc::{
-    Call, CallError, Config, Handler, Request, Status, Token, TransportKind, Worker,
+    Body, Call, CallEnd, CallError, Config, Handler, Request, Status, Token, TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -59,21 +59,15 @@ struct Keeping {
 }
 
 impl Handler<Nic> for Keeping {
-    fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {
-        panic!("it is large");
+    fn request(&mut self, _: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
+        let Body::Owned(memory) = body else { panic!("it is large") };
+        assert_eq!(request.method, ECHO);
+        self.requests.push((request.token, mem::take(memory)));
     }
 
-    fn large_request(&mut self, _: &mut Worker<Nic>, request: Request<'_>, body: &mut Vec<u8>) {
-        assert!(request.body.is_empty() && request.method == ECHO);
-        self.requests.push((request.token, mem::take(body)));
-    }
-
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {
-        panic!("it is large");
-    }
-
-    fn large_response(&mut self, _: &mut Worker<Nic>, cookie: u64, body: &mut Vec<u8>) {
-        self.responses.push((cookie, mem::take(body)));
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
+        let CallEnd::Answered(Status::Ok, Body::Owned(memory)) = end else { panic!("it is large") };
+        self.responses.push((cookie, mem::take(memory)));
     }
 }
 

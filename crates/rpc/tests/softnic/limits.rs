@@ -3,8 +3,8 @@
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, ConnectError, Entropy, Handler, PeerId, Range, Request,
-    Status, TransportKind, Worker,
+    Body, Call, CallEnd, CallError, CloseReason, Config, ConnectError, Entropy, Handler, PeerId,
+    Range, Request, Status, TransportKind, Worker,
 };
 use verbs::{Access, Mtu, Transition};
 
@@ -22,11 +22,11 @@ struct Program {
 }
 
 impl Handler<Faulty> for Program {
-    fn request(&mut self, worker: &mut Worker<Faulty>, request: Request<'_>) {
-        worker.reply(request.token, Status::Ok, request.body).unwrap();
+    fn request(&mut self, worker: &mut Worker<Faulty>, request: Request, body: Body<'_, Faulty>) {
+        worker.reply(request.token, Status::Ok, &body.bytes()).unwrap();
     }
-    fn response(&mut self, _: &mut Worker<Faulty>, cookie: u64, status: Status, body: &[u8]) {
-        self.ended.push((cookie, status, body.to_vec()));
+    fn ended(&mut self, _: &mut Worker<Faulty>, cookie: u64, end: CallEnd<'_, Faulty>) {
+        self.ended.push((cookie, end.status(), end.bytes().into_owned()));
     }
     fn closed(&mut self, _: &mut Worker<Faulty>, _: PeerId, reason: CloseReason) {
         self.closed.push(reason);

@@ -6,8 +6,8 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    BodyPiece, Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token,
-    TransportKind, Worker,
+    Body, BodyForm, BodyPiece, Call, CallEnd, CallError, CloseReason, Config, Delivery, Fetch,
+    Handler, PeerId, Request, Status, Token, TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -38,8 +38,9 @@ struct Fragile {
 }
 
 impl Handler<Nic> for Fragile {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
-        let Request { mut token, method, body, .. } = request;
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
+        let body = &*body.bytes();
+        let Request { mut token, method, .. } = request;
         let number = u64::from_le_bytes(body[..8].try_into().unwrap());
         self.served.entry(token.peer().slot()).or_default().push(number);
         match method {
@@ -55,8 +56,12 @@ impl Handler<Nic> for Fragile {
         }
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
-        let before = self.ended.insert(cookie, (status, body.to_vec()));
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
+        let body = match end {
+            CallEnd::InPieces(len_bytes) => vec![0; len_bytes],
+            CallEnd::Answered(..) | CallEnd::Unanswered(_) => end.bytes().into_owned(),
+        };
+        let before = self.ended.insert(cookie, (end.status(), body));
         assert!(before.is_none(), "call {cookie} ended twice");
         assert!(
             self.panics_at.is_none_or(|every| !cookie.is_multiple_of(every)),
@@ -64,8 +69,10 @@ impl Handler<Nic> for Fragile {
         );
     }
 
-    fn takes_pieces(&self, _: u64, _: usize) -> bool {
-        self.piece_panics_at.is_some()
+    fn wants(&mut self, _: Fetch) -> Delivery {
+        let is_in_pieces = self.piece_panics_at.is_some();
+        let form = if is_in_pieces { BodyForm::Pieces } else { BodyForm::Owned };
+        Delivery { form, ..Delivery::default() }
     }
 
     fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, Nic>) {
@@ -74,10 +81,6 @@ impl Handler<Nic> for Fragile {
         let told = self.pieces.values().map(Vec::len).sum::<usize>();
         let panics_at = self.piece_panics_at.unwrap_or(usize::MAX);
         assert!(!told.is_multiple_of(panics_at), "the program fails");
-    }
-
-    fn response_in_pieces(&mut self, worker: &mut Worker<Nic>, cookie: u64, len_bytes: usize) {
-        self.response(worker, cookie, Status::Ok, &vec![0; len_bytes]);
     }
 
     fn closed(&mut self, _: &mut Worker<Nic>, _: PeerId, _: CloseReason) {

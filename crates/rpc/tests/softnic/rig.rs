@@ -6,8 +6,8 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    BodyPiece, Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token,
-    TransportKind, Worker,
+    Body, BodyForm, BodyPiece, Call, CallEnd, CallError, CloseReason, Config, Delivery, Fetch,
+    Handler, PeerId, Request, Status, Token, TransportKind, Worker,
 };
 use memory::{
     Filler,
@@ -47,9 +47,10 @@ pub(crate) struct Program {
 }
 
 impl Handler<Nic> for Program {
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
+        let body = &*body.bytes();
         self.served += 1;
-        let Request { mut token, method, body, .. } = request;
+        let Request { mut token, method, .. } = request;
         if let Some(peer) = self.forward {
             let cookie = u64::MAX - self.served;
             worker.call(peer, &Call { method: ECHO, cookie, ..Call::default() }, body).unwrap();
@@ -66,14 +67,24 @@ impl Handler<Nic> for Program {
         }
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
-        let before = self.ended.insert(cookie, (status, body.to_vec()));
+    fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
+        let body = match end {
+            CallEnd::InPieces(len_bytes) => {
+                let (body, got) = self.pieces.remove(&cookie).expect("its pieces came before");
+                assert_eq!((body.len(), got), (len_bytes, len_bytes), "each piece once");
+                body
+            }
+            CallEnd::Answered(..) | CallEnd::Unanswered(_) => end.bytes().into_owned(),
+        };
+        let before = self.ended.insert(cookie, (end.status(), body));
         assert!(before.is_none(), "call {cookie} ended twice");
     }
 
-    fn takes_pieces(&self, _: u64, len_bytes: usize) -> bool {
+    fn wants(&mut self, fetch: Fetch) -> Delivery {
+        let (Fetch::Request(_, len_bytes) | Fetch::Answer(_, len_bytes)) = fetch;
         assert!(len_bytes > 0);
-        self.takes_pieces
+        let form = if self.takes_pieces { BodyForm::Pieces } else { BodyForm::Owned };
+        Delivery { form, ..Delivery::default() }
     }
 
     fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, Nic>) {
@@ -90,12 +101,6 @@ impl Handler<Nic> for Program {
         piece.put_to(&mut Filler::from(&mut put[..])).unwrap();
         assert!(put == body[range.clone()], "a piece is the same by each way");
         *got += range.len();
-    }
-
-    fn response_in_pieces(&mut self, worker: &mut Worker<Nic>, cookie: u64, len_bytes: usize) {
-        let (body, got) = self.pieces.remove(&cookie).expect("its pieces came before");
-        assert_eq!((body.len(), got), (len_bytes, len_bytes), "each piece once");
-        self.response(worker, cookie, Status::Ok, &body);
     }
 
     fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, reason: CloseReason) {

@@ -1,7 +1,10 @@
 //! Two workers: one calls, one echoes.
 
 use os::clock;
-use rpc::{Call, CloseReason, Handler, Invitation, PeerId, ReplyError, Request, Status, Worker};
+use rpc::{
+    Body, Call, CallEnd, CloseReason, Handler, Invitation, PeerId, ReplyError, Request, Status,
+    Worker,
+};
 use verbs::Nic;
 
 use super::{LongCaller, MakeEcho, Spent, Stepped, config, late, right};
@@ -43,20 +46,19 @@ impl<N: Nic> Stepped for WorkerCaller<N> {
 }
 
 impl<N: Nic> Handler<N> for Answers {
-    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
+    fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request); // the other side makes no calls
     }
 
-    fn response(&mut self, _: &mut Worker<N>, _: u64, status: Status, body: &[u8]) {
-        self.body.clear();
-        self.body.extend_from_slice(body);
-        self.status = Some(status);
-    }
-
-    /// The answer stays in the memory that it came in.
-    fn large_response(&mut self, worker: &mut Worker<N>, _: u64, body: &mut Vec<u8>) {
-        worker.keep_memory(std::mem::replace(&mut self.body, std::mem::take(body)));
-        self.status = Some(Status::Ok);
+    /// A fetched answer stays in the memory that it came in.
+    fn ended(&mut self, worker: &mut Worker<N>, _: u64, end: CallEnd<'_, N>) {
+        self.status = Some(end.status());
+        if let CallEnd::Answered(_, Body::Owned(memory)) = end {
+            worker.keep_memory(std::mem::replace(&mut self.body, std::mem::take(memory)));
+        } else {
+            self.body.clear();
+            self.body.extend_from_slice(&end.bytes());
+        }
     }
 
     fn closed(&mut self, _: &mut Worker<N>, _: PeerId, reason: CloseReason) {
@@ -110,12 +112,12 @@ struct Echo {
 }
 
 impl<N: Nic> Handler<N> for Echo {
-    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
-        let Request { token, body, .. } = request;
-        self.failed = worker.reply(token, Status::Ok, body).err().or(self.failed.take());
+    fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
+        let Request { token, .. } = request;
+        self.failed = worker.reply(token, Status::Ok, &body.bytes()).err().or(self.failed.take());
     }
 
-    fn response(&mut self, _: &mut Worker<N>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<N>, _: u64, _: CallEnd<'_, N>) {}
 }
 
 impl<N: Nic> Stepped for Echoing<N> {

@@ -1,6 +1,6 @@
 //! What the two sides do with calls and answers.
 
-use rpc::{Call, CloseReason, Handler, PeerId, Request, Status, Worker};
+use rpc::{Body, Call, CallEnd, CloseReason, Handler, PeerId, Request, Status, Worker};
 use verbs::Nic;
 
 use super::WorkerCalls;
@@ -57,8 +57,9 @@ impl Server {
 
 impl<N: Nic> Handler<N> for Server {
     #[inline]
-    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
-        let Request { token, body, .. } = request;
+    fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
+        let body = &*body.bytes();
+        let Request { token, .. } = request;
         let len_bytes = self.answer_bytes(body);
         let answer = |to: &mut [u8]| {
             to.copy_from_slice(&body[..len_bytes]);
@@ -69,8 +70,8 @@ impl<N: Nic> Handler<N> for Server {
         }
     }
 
-    fn response(&mut self, _: &mut Worker<N>, index: u64, status: Status, _: &[u8]) {
-        self.failure.get_or_insert(wrong(index, status));
+    fn ended(&mut self, _: &mut Worker<N>, index: u64, end: CallEnd<'_, N>) {
+        self.failure.get_or_insert(wrong(index, end.status()));
     }
 
     fn closed(&mut self, _: &mut Worker<N>, _: PeerId, reason: CloseReason) {
@@ -134,14 +135,14 @@ impl Client {
 }
 
 impl<N: Nic> Handler<N> for Client {
-    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
+    fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request); // the responder makes no calls; dropping a token answers it
     }
 
     #[inline]
-    fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
+    fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
         let (index, endpoint) = (cookie >> 16, (cookie & 0xffff) as usize);
-        if let Err(error) = self.series.check(index, status, body) {
+        if let Err(error) = self.series.check(index, end.status(), &end.bytes()) {
             self.failure.get_or_insert(error);
             return;
         }

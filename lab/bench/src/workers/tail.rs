@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rpc::{Call, CloseReason, Handler, PeerId, Request, Status, Worker};
+use rpc::{Body, Call, CallEnd, CloseReason, Handler, PeerId, Request, Status, Worker};
 use verbs::Nic;
 
 use super::program::closed;
@@ -106,11 +106,12 @@ impl Client {
 }
 
 impl<N: Nic> Handler<N> for Client {
-    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
+    fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request); // the responder makes no calls; dropping a token answers it
     }
 
-    fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
+    fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
+        let status = end.status();
         if status != Status::Ok {
             self.failure.get_or_insert(wrong(cookie, status));
         } else if cookie >= STREAM_COOKIE {
@@ -119,7 +120,7 @@ impl<N: Nic> Handler<N> for Client {
             }
         } else {
             let time_ns = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            if let Err(error) = self.check(cookie, body) {
+            if let Err(error) = self.check(cookie, &end.bytes()) {
                 self.failure.get_or_insert(error);
                 return;
             }

@@ -9,7 +9,8 @@
 mod raw;
 
 use copyrpc_rpc::{
-    CloseReason, Config, Handler, PeerId, Request, Status, TransportKind, Violation, Worker,
+    Body, CallEnd, CloseReason, Config, Handler, PeerId, Request, Status, TransportKind, Violation,
+    Worker,
 };
 use proptest::prelude::*;
 use softnic::Nic;
@@ -249,15 +250,15 @@ fn fault_b4_a_batch_that_is_rewritten_while_it_is_handled_stays_what_it_was() {
         seen: Vec<(Vec<u8>, Vec<u8>)>,
     }
     impl Handler<Nic> for Rewriting {
-        fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
-            let Request { mut token, body, .. } = request;
+        fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
+            let Request { mut token, .. } = request;
             self.raw.overwrite(&self.batch);
             assert!(worker.hold(&mut token));
             let mut in_ring = Vec::new();
             assert!(worker.held_body(&token, &mut in_ring));
-            self.seen.push((body.to_vec(), in_ring));
+            self.seen.push((body.bytes().into_owned(), in_ring));
         }
-        fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+        fn ended(&mut self, _: &mut Worker<Nic>, _: u64, _: CallEnd<'_, Nic>) {}
     }
     let mut scene = Scene::new(TransportKind::Rc);
     let (mut raw, _) = scene.attacker();

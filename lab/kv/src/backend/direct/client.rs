@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use os::clock;
-use rpc::{Call, CallError, CloseReason, Handler, PeerId, Request, Status, Worker};
+use rpc::{Body, Call, CallEnd, CallError, CloseReason, Handler, PeerId, Request, Worker};
 use verbs::{Channel as _, Nic};
 
 use super::{join, options};
@@ -68,12 +68,12 @@ struct Listener<'a, F> {
 }
 
 impl<N: Nic, F: FnMut(Found, &[u8])> Handler<N> for Listener<'_, F> {
-    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
+    fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request.token); // nobody calls a client: the caller is told that there is no answer
     }
 
-    fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
-        (self.tell)(Found::Ended(cookie, status), body);
+    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
+        (self.tell)(Found::Ended(cookie, end.status()), &end.bytes());
     }
 
     fn closed(&mut self, _: &mut Worker<N>, peer: PeerId, reason: CloseReason) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use os::clock;
-use rpc::{Handler, PeerId, Request, Status, Worker};
+use rpc::{Body, CallEnd, Handler, PeerId, Request, Status, Worker};
 use verbs::Nic;
 
 use super::{
@@ -54,15 +54,15 @@ struct Desk {
 
 impl<N: Nic> Handler<N> for Desk {
     #[inline]
-    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
         self.served += 1;
         self.answer.clear();
-        (self.service)(request.body, &mut self.answer);
+        (self.service)(&body.bytes(), &mut self.answer);
         // It fails only if the client is gone, or accepts too little, which it then is told.
         let _ = worker.reply(request.token, Status::Ok, &self.answer);
     }
 
-    fn response(&mut self, _: &mut Worker<N>, _: u64, _: Status, _: &[u8]) {}
+    fn ended(&mut self, _: &mut Worker<N>, _: u64, _: CallEnd<'_, N>) {}
 }
 
 impl<N: Nic> Server for DirectServer<N> {
