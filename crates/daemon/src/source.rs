@@ -230,9 +230,9 @@ impl Drop for PrivateShare {
 
 /// A copy of bytes whose length somebody else chose, unless there is no memory for it: that is no reason for a daemon to
 /// end.
-pub(crate) fn copied(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut copy = Vec::new();
+pub(crate) fn copied<'b>(bytes: impl Into<LentBytes<'b>>) -> Option<Vec<u8>> {
+    let (mut copy, bytes) = (Vec::new(), bytes.into());
     copy.try_reserve_exact(bytes.len()).ok()?;
-    copy.extend_from_slice(bytes);
+    bytes.append_to(&mut copy);
     Some(copy)
 }

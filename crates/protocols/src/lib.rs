@@ -21,6 +21,7 @@
 pub mod erpc;
 pub mod scalerpc;
 
+mod bodies;
 mod caller;
 mod config;
 mod counts;

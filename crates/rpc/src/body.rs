@@ -1,5 +1,6 @@
 //! Bodies that a program sends, and how they reach the batch or the lent buffer.
 
+use memory::LentBytes;
 use verbs::Nic;
 
 use crate::pool::Buffer;
@@ -41,6 +42,31 @@ impl SentBody for Parts<'_> {
             to.write(offset_bytes, part);
             offset_bytes += part.len();
         }
+    }
+}
+
+/// Parts of the program, and behind them bytes that others may write meanwhile, which are copied once.
+pub(crate) struct Passed<'a> {
+    pub(crate) heads: Parts<'a>,
+    pub(crate) rest: LentBytes<'a>,
+}
+
+impl SentBody for Passed<'_> {
+    #[inline]
+    fn len_bytes(&self) -> usize {
+        self.heads.len_bytes().saturating_add(self.rest.len())
+    }
+
+    #[inline]
+    fn write(self, to: &mut [u8]) {
+        let (heads, rest) = to.split_at_mut(self.heads.len_bytes());
+        self.heads.write(heads);
+        self.rest.copy_to(rest);
+    }
+
+    fn lend<N: Nic>(self, to: &Buffer<N>, private: &mut Vec<u8>) {
+        self.heads.lend(to, private);
+        to.write_lent(self.heads.len_bytes(), self.rest);
     }
 }
 

@@ -176,10 +176,16 @@ impl<P: ClientPort> Dispatcher<P> {
             let call = (key, call.head);
             let recipient = Recipient::Caller(Some(service));
             self.long_bodies.push(call, Source::Left(body), None, recipient);
+        } else if !call.is_queued
+            && let Some(lent) = body.lend(replies, 0..len_bytes)
+            && self.end_lent(worker, key, lent)
+        {
+            self.poll_again(replies, service, from, true);
         } else {
             copy.clear();
             let is_copied = copy.try_reserve(len_bytes).is_ok()
                 && body.read(replies, 0..len_bytes, copy).is_ok();
+            self.mover.copied_bytes += len_bytes as u64;
             let (status, body) =
                 if is_copied { (Status::Ok, &**copy) } else { (Status::Unavailable, &[][..]) };
             self.end_provider_call(replies, worker, key, status, body);

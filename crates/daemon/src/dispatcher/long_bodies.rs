@@ -16,13 +16,30 @@
 //! | a process, and comes from another thread, or from another node while no process waits | the process's memory, from the private memory in which it came | the same |
 //! | a function of the client's thread | private memory, which the function gets as a whole | one per turn and client; at most eight requests at a time |
 //!
-//! Up to 16 KiB go in one copy, and up to 128 KiB of bytes in private memory.
+//! Up to 16 KiB go in one copy (to the batch of another node: module `lent_bodies`), and up to 128 KiB of bytes in private memory.
 //!
 //! | the answer is of | its place meanwhile | copied at once |
 //! |---|---|---|
 //! | a process, longer than 4160 B | the memory of the process: the daemon has no copy (`ipc::Server::leave_large`, `Replies::read_left`), and sends the next request on that call after the last piece | up to 16 KiB, or if it fits the caller's room |
 //! | a function of the daemon's program | the memory that the function filled, of which 64 MiB may wait | up to 128 KiB, if it fits the caller's room, or if it finds no room to wait |
 //! | a process or function of another thread, or a node whose connection that has | private memory of the first thread, which the second copies | up to 128 KiB |
+//!
+//! # Session memory as the ends of a transfer: a design, not built
+//!
+//! Both copies that daemons make of a body would go if the NIC moved it between the sessions of two processes: a READ by
+//! the receiver's daemon, from the half that the sender's process writes to the half that the receiver's process reads.
+//! Heads stay in the batch, because a daemon has to check a private copy of them.
+//!
+//! | | source: large area of the sender's half | destination: large area of the receiver's half |
+//! |---|---|---|
+//! | registration | with the first long message, when pages are kept (`lend_left`); bytes count for the client, within `large_memory` | the same; the daemon has the pages made before |
+//! | rights | REMOTE_READ, by a key for each peer and call (a window, or a region of one area): the key of a whole half would show a peer the requests to others (rule C6.5) | LOCAL_WRITE alone; no peer has a key |
+//! | lifetime | call slot, key and pages stay until the answer (of a request) or the release (of an answer) | slot and pages stay until the READ's completion, and then the call is answered |
+//! | cancellation | slot and key outlive the call until the peer has released the body, its key is invalid, or the queue pair is in error: else the peer reads the client's next request | slot outlives the call until the READ has ended: else the READ writes into the next answer |
+//! | death of the process | the daemon's mapping and region stay, as its session is retired like a peer's memory (`SendSide::retire`) | the same |
+//!
+//! A client needs a state beside answered: ended, and its slot not free. The depth of a session bounds such slots, and a
+//! client with no other slot waits. Bytes that change under a READ harm their sender alone, as lent bytes do today.
 
 use std::collections::VecDeque;
 

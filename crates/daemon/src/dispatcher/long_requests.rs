@@ -86,6 +86,13 @@ impl<P: ClientPort> Dispatcher<P> {
             Err(refusal) => return refusal.into(),
         };
         if self.is_copied_at_once(from, route, &request) {
+            let whole: LeftBody<P> = LeftBody { from, head_bytes, len_bytes };
+            if route == Route::There
+                && self.has_connection(request.head.rank)
+                && let Some(body) = whole.lend(replies, 0..len_bytes)
+            {
+                return self.forward_lent(worker, from, &request, body).into();
+            }
             copy.clear();
             let part = head_bytes..head_bytes + len_bytes;
             if copy.try_reserve(len_bytes).is_err() || replies.read_left(from, part, copy).is_err()

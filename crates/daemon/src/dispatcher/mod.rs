@@ -19,6 +19,7 @@ mod given_up;
 mod giving;
 mod incoming;
 mod introductions;
+mod lent_bodies;
 mod long_answers;
 mod long_bodies;
 mod long_requests;
@@ -395,7 +396,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 TakenBytes::Private(message) => {
                     self.serve(worker, reply_to, message, replies, body)
                 }
-                TakenBytes::Lent(lent) => match self.pass_on(reply_to, lent, replies) {
+                TakenBytes::Lent(lent) => match self.pass_on(worker, reply_to, lent, replies) {
                     Some(answer) => answer,
                     None => {
                         copy.clear();

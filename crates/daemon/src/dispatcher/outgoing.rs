@@ -29,6 +29,9 @@ use crate::{
     threads::ThreadHandle,
 };
 
+/// A peer, and the heads of a request to it.
+pub(super) type Addressed<'a> = (PeerId, [&'a [u8]; 2]);
+
 impl<P: ClientPort> Dispatcher<P> {
     /// Sends a client's request to another node, or lets it wait for room.
     #[inline]
@@ -212,6 +215,23 @@ impl<P: ClientPort> Dispatcher<P> {
                 |threads: &mut ThreadHandle, key| threads.request_call(thread, key, call, payload);
             return self.call_by(charge, reply_to, call, send);
         }
+        let make = |worker: &mut Worker<N>, (peer, [head, caller]): Addressed<'_>, call: &Call| {
+            worker.call_parts(peer, call, &[head, caller, payload])
+        };
+        self.call_peer(worker, charge, (reply_to, call), payload.len(), make)
+    }
+
+    /// Calls a node whose connection this thread has, with a body that `make` puts behind the heads.
+    #[inline(always)]
+    pub(super) fn call_peer<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        charge: Charge,
+        (reply_to, call): (ReplyTo<P>, &Outgoing),
+        len_bytes: usize,
+        make: impl FnOnce(&mut Worker<N>, Addressed<'_>, &Call) -> Result<CallId, CallError>,
+    ) -> Result<(), Returned<ReplyTo<P>>> {
+        let rank = charge.rank;
         let Some(peer) = self.peers.get(rank) else {
             return Err(Returned { status: self.peers.absence(rank, self.now_ns), reply_to });
         };
@@ -219,9 +239,9 @@ impl<P: ClientPort> Dispatcher<P> {
             return Err(Returned { status: Status::ResourceExhausted, reply_to });
         }
         let (head, caller) = PeerHead::new(call.head.method, &call.head.caller);
-        let parts = [head.as_bytes(), caller, payload];
-        let make = |worker: &mut Worker<N>, call: &Call| worker.call_parts(peer, call, &parts);
-        self.make(worker, charge, reply_to, call, payload.len(), make)
+        let to = (peer, [head.as_bytes(), caller]);
+        let make = |worker: &mut Worker<N>, call: &Call| make(worker, to, call);
+        self.make(worker, charge, reply_to, call, len_bytes, make)
     }
 
     /// Stores a call that was admitted, and makes it.

@@ -1,5 +1,5 @@
-//! Requests and answers between processes of this node, which are only passed on: their bytes go from ring to
-//! ring.
+//! Requests and answers of processes of this node, which are only passed on: their bytes go from ring to ring, or to
+//! the batch of another node.
 //!
 //! The heads are copied once and checked. Whatever is not as plain as this needs takes the ordinary way, with a
 //! copy of all of it, whose heads are read anew: what was found out here is believed here alone.
@@ -9,7 +9,8 @@ use client::{
     message::{CALL_HEAD_BYTES, DAEMON, HERE, SERVE_HEAD_BYTES, ServeHead, method},
 };
 use ids::slots::Key;
-use rpc::Status;
+use rpc::{Status, Worker};
+use verbs::Nic;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
@@ -26,8 +27,9 @@ use crate::{
 impl<P: ClientPort> Dispatcher<P> {
     /// Passes a request or an answer on, or refuses the request; `None` if it needs the ordinary way, and nothing has
     /// changed. Its bytes lie where their client put them, which may change them at any time.
-    pub(super) fn pass_on(
+    pub(super) fn pass_on<N: Nic>(
         &mut self,
+        worker: &mut Worker<N>,
         from: P::ReplyTo,
         lent: LentBytes<'_>,
         replies: &mut P::Replies,
@@ -36,7 +38,10 @@ impl<P: ClientPort> Dispatcher<P> {
         let len_bytes = lent.copy_to(&mut bytes);
         let heads = CallHeads::read(&bytes[..len_bytes])?;
         let is_here = [HERE, self.rank_info.rank()].contains(&heads.head.rank.get());
-        if !is_here || heads.len_bytes != CALL_HEAD_BYTES {
+        if !is_here {
+            return self.pass_to_node(worker, from, &heads, lent, replies);
+        }
+        if heads.len_bytes != CALL_HEAD_BYTES {
             return None;
         }
         if heads.head.service.get() != DAEMON {
@@ -51,7 +56,27 @@ impl<P: ClientPort> Dispatcher<P> {
             return None;
         }
         let head = ServeHead::read_from_bytes(&bytes[CALL_HEAD_BYTES..len_bytes]).ok()?;
-        self.pass_answer(from, &head, lent.get(bytes.len()..lent.len())?, replies)
+        self.pass_answer(worker, from, &head, lent.get(bytes.len()..lent.len())?, replies)
+    }
+
+    /// Sends a request to a node whose connection this thread has.
+    fn pass_to_node<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        from: P::ReplyTo,
+        heads: &CallHeads,
+        lent: LentBytes<'_>,
+        replies: &P::Replies,
+    ) -> Option<Answer> {
+        if !self.has_connection(heads.head.rank.get()) {
+            return None;
+        }
+        let body = lent.get(heads.len_bytes..lent.len())?;
+        let request = self.request_of(replies, from, heads, Body::Lent(body));
+        Some(match self.admit(&request) {
+            Ok(_) => self.forward_lent(worker, from, &request, body).into(),
+            Err(refusal) => refusal.into(),
+        })
     }
 
     /// Passes a request on to a process that waits for one.
@@ -87,9 +112,10 @@ impl<P: ClientPort> Dispatcher<P> {
         Some(Answer::Later)
     }
 
-    /// Passes the answer of a process on to the client of this node that waits for it.
-    fn pass_answer(
+    /// Passes the answer of a process on to the client of this node that waits for it, or to the other node.
+    fn pass_answer<N: Nic>(
         &mut self,
+        worker: &mut Worker<N>,
         reply_to: P::ReplyTo,
         head: &ServeHead,
         answer: LentBytes<'_>,
@@ -101,11 +127,17 @@ impl<P: ClientPort> Dispatcher<P> {
         // Only what this very client was given, and once.
         let key = Key::from_u64(head.work.get())?;
         let call = self.provider_calls.get(key)?;
-        let Caller::Client(to) = call.caller else { return None };
         let is_given = call.server == Server::Client(client) && !call.is_queued;
         if !is_its_own || !is_given || head.status != Status::Ok.code() {
             return None;
         }
+        let Caller::Client(to) = call.caller else {
+            let is_sent = self.end_lent(worker, key, answer);
+            return is_sent.then(|| {
+                self.poll_again(replies, service, reply_to, true);
+                Answer::Later
+            });
+        };
         let trip_ns = self.now_ns.saturating_sub(call.came_ns);
         self.provider_calls.remove(key);
         replies.pass_on(to, &[], answer);

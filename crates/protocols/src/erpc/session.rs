@@ -10,7 +10,7 @@ use proto::erpc::{
 };
 use verbs::{AddressVector, Destination, Gid, GidRoute, Lid, PortRoute, QKey, Qpn};
 
-use crate::erpc::ConnectOptions;
+use crate::{bodies::BodyMemory, erpc::ConnectOptions};
 
 /// Names a session of an endpoint; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,7 +95,7 @@ pub(crate) struct ClientSide {
 /// Bytes of the request that a slot has, and of its answer.
 #[derive(Debug, Default)]
 pub(crate) struct ServerSlot {
-    pub(crate) request: Vec<u8>,
+    pub(crate) request: BodyMemory,
     pub(crate) response: Vec<u8>,
 }
 

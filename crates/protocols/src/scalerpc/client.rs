@@ -14,11 +14,14 @@ use verbs::{
     RemoteSlice,
 };
 
-use crate::scalerpc::{
-    CallError, ClientConfig, CloseReason, ConnectError, Invitation, OpenError,
-    config::ns,
-    contact::Contact,
-    link::{INLINE_BYTES, Link, Work, create_cq, draw_psn},
+use crate::{
+    bodies::BodyMemory,
+    scalerpc::{
+        CallError, ClientConfig, CloseReason, ConnectError, Invitation, OpenError,
+        config::ns,
+        contact::Contact,
+        link::{INLINE_BYTES, Link, Work, create_cq, draw_psn},
+    },
 };
 
 /// Silence of a server that owes answers, after which it is probed.
@@ -67,6 +70,8 @@ pub struct ClientStats {
     pub written: u64,
     /// Turns that ended.
     pub events: u64,
+    /// Bytes of private memory that were cleared before an answer was copied there: those that no earlier one had.
+    pub cleared_bytes: u64,
 }
 
 /// The peer, once it is known.
@@ -96,7 +101,7 @@ pub struct Client<N: Nic> {
     now_ns: u64,
     closing: Option<CloseReason>,
     is_closed: bool,
-    scratch: Vec<u8>,
+    scratch: BodyMemory,
     stats: ClientStats,
 }
 
@@ -146,7 +151,7 @@ impl<N: Nic> Client<N> {
             now_ns,
             closing: None,
             is_closed: false,
-            scratch: Vec::new(),
+            scratch: BodyMemory::default(),
             stats: ClientStats::default(),
         })
     }
@@ -307,11 +312,11 @@ impl<N: Nic> Client<N> {
         };
         let Ok(answered) = server.core.receive(slot, &header) else { return };
         let mut body = core::mem::take(&mut self.scratch);
-        body.clear();
-        body.resize(answered.len_bytes as usize, 0);
-        self.blocks.read(end - HEADER_BYTES - body.len(), &mut body);
+        let len_bytes = answered.len_bytes as usize;
+        let place = body.place(0..len_bytes, &mut self.stats.cleared_bytes);
+        self.blocks.read(end - HEADER_BYTES - len_bytes, place);
         let status = u8::try_from(answered.status).ok().and_then(Status::from_code);
-        responses.response(answered.cookie, status.unwrap_or(Status::Unknown), &body);
+        responses.response(answered.cookie, status.unwrap_or(Status::Unknown), body.body());
         self.scratch = body;
     }
 

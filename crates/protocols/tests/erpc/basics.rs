@@ -38,6 +38,19 @@ fn echo(
     assert!(server.program.executed.values().all(|times| *times == 1));
 }
 
+/// Private memory is cleared for the longest body, and not for each. One call after the other takes one slot.
+#[test]
+fn memory_of_bodies_is_cleared_once() {
+    let (mut client, mut server, session) = pair(config());
+    let longest = 12_000;
+    for number in 0..64 {
+        let len_bytes = if number % 3 == 0 { 8 } else { longest };
+        echo(&mut client, &mut server, session, &[len_bytes]);
+    }
+    let [caller, callee] = [&client, &server].map(|node| node.endpoint.stats().cleared_bytes);
+    assert_eq!((caller, callee), (longest as u64, longest as u64));
+}
+
 #[test]
 fn messages_of_every_size_come_back() {
     for link in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {

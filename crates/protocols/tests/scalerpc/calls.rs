@@ -51,7 +51,13 @@ fn long_messages_fit_long_blocks() {
     let config =
         ServerConfig { group: 2, slots: 2, block_bytes: 1 << 20, ..ServerConfig::default() };
     let mut scene = Scene::new(config, 2);
-    scene.echo(6, &[(1 << 20) - 16, 8]);
+    let longest = (1 << 20) - 16;
+    scene.echo(6, &[longest, 8]);
+    // Private memory is cleared once, and not for each message.
+    assert_eq!(scene.server.cleared_bytes(), longest as u64);
+    for caller in &scene.callers {
+        assert_eq!(caller.client.stats().cleared_bytes, longest as u64);
+    }
 }
 
 /// Handlers that answer after their client's turn: no turn waits for them.

@@ -1,5 +1,6 @@
 //! Calls and answers.
 
+use memory::LentBytes;
 use proto::{
     Status,
     copyrpc::{Call as CoreCall, CallId, CallRefused, ReplyError as CoreReplyError, RequestId},
@@ -9,7 +10,7 @@ use verbs::Nic;
 use super::{Call, Worker};
 use crate::{
     Account, CallError, PeerId, ReplyError, Token,
-    body::{Filled, Parts, SentBody},
+    body::{Filled, Parts, Passed, SentBody},
     large::large,
     pool::{Buffer, Purchase},
     token::{Answering, DroppedToken},
@@ -40,6 +41,22 @@ impl<N: Nic> Worker<N> {
         parts: &[&[u8]],
     ) -> Result<CallId, CallError> {
         self.call_body(peer, call, Parts(parts))
+    }
+
+    /// Makes a call whose body is gathered from `heads`, and from `rest`, which others may write meanwhile: the bytes of
+    /// `rest` are copied once, to the batch or to lent memory. Otherwise as [`call`](Self::call).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: nothing has changed.
+    pub fn call_lent(
+        &mut self,
+        peer: PeerId,
+        call: &Call,
+        heads: &[&[u8]],
+        rest: LentBytes<'_>,
+    ) -> Result<CallId, CallError> {
+        self.call_body(peer, call, Passed { heads: Parts(heads), rest })
     }
 
     /// Makes a call whose body `fill` writes, in `len_bytes` of private memory. Bytes that it does not
@@ -170,6 +187,21 @@ impl<N: Nic> Worker<N> {
         parts: &[&[u8]],
     ) -> Result<(), ReplyError> {
         self.reply_body(token, status, Parts(parts))
+    }
+
+    /// Answers a request with a body that others may write meanwhile, which is copied once. Otherwise as
+    /// [`reply`](Self::reply).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]; the request counts as answered.
+    pub fn reply_lent(
+        &mut self,
+        token: Token,
+        status: Status,
+        body: LentBytes<'_>,
+    ) -> Result<(), ReplyError> {
+        self.reply_body(token, status, Passed { heads: Parts(&[]), rest: body })
     }
 
     /// Answers a request with a body that `fill` writes, in `len_bytes` of private memory. Bytes that it

@@ -175,3 +175,26 @@ fn bodies_in_parts_arrive_as_one() {
         assert!(matches!(refused, Err(CallError::TooLong { .. })), "{refused:?}");
     }
 }
+
+/// A body that others may write is behind the heads, in the ring and by rendezvous, there and back.
+#[test]
+fn a_body_that_is_lent_follows_its_heads() {
+    for config in shapes() {
+        let longest = config.geometry().unwrap().body_bytes_max();
+        let (mut a, mut b, to_b, _) = pair(&config);
+        let whole = body(6, longest + 9);
+        for (cookie, len_bytes) in (2000..).zip([0, 1, 100, longest - 8, longest - 7, longest + 1])
+        {
+            let (heads, rest) = whole[..len_bytes + 8].split_at(8);
+            let (first, second) = heads.split_at(3);
+            let call = Call { method: LATER, cookie, response_bytes: longest, ..Call::default() };
+            a.worker.call_lent(to_b, &call, &[first, second], rest.into()).unwrap();
+            until(&mut [&mut a, &mut b], |nodes| !nodes[1].program.kept.is_empty());
+            let (token, request) = b.program.kept.remove(0);
+            assert!(request == whole[..len_bytes + 8], "{len_bytes} B");
+            b.worker.reply_lent(token, Status::Ok, rest.into()).unwrap();
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+            assert!(a.program.ended[&cookie] == (Status::Ok, rest.to_vec()), "{len_bytes} B");
+        }
+    }
+}

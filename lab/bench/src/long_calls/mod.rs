@@ -27,11 +27,12 @@ use crate::{
 };
 
 mod daemons;
+mod rows;
 mod stream;
 mod workers;
 
 use daemons::{DaemonCaller, Echo};
-pub use stream::stream_costs;
+pub use rows::{LongCallRow, STREAM, long_call_rows};
 use workers::{WorkerCaller, WorkerEcho};
 
 /// Lengths of a request and of its answer.
@@ -66,6 +67,12 @@ impl LongCallWay {
         }
     }
 
+    /// Whether its calls are timed. Where a process answers, there are two cores for three parties.
+    #[must_use]
+    pub fn is_timed(self) -> bool {
+        self != Self::Process
+    }
+
     /// Whether such a call can have bodies of this length.
     #[must_use]
     pub fn carries(self, len_bytes: usize) -> bool {
@@ -77,7 +84,7 @@ impl LongCallWay {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LongCallCosts {
     /// Bytes that processors copied between the memory of the caller and that of the service, beside the two copies of a
-    /// client, those of a process that answers, and beside one each of the daemons for bodies of up to 4 KiB and answers of up to 16 KiB.
+    /// client, those of a process that answers, and beside one of the caller's daemon for answers of up to 16 KiB.
     pub copied_bytes: f64,
     /// Bytes that were cleared before.
     pub cleared_bytes: f64,
@@ -93,11 +100,9 @@ pub struct LongCallCosts {
     pub turns: f64,
     /// Page faults.
     pub page_faults: f64,
-    /// Time of the call with each side on its own core, in ns: the tenth percentile, and the median; 0: not taken.
-    pub time_ns: [u64; 2],
 }
 
-/// Measures calls of one length: counts, and times if there are cores for them.
+/// Counts what calls of one length cost.
 ///
 /// # Errors
 ///
@@ -107,47 +112,81 @@ pub fn long_call_costs(
     way: LongCallWay,
     len_bytes: usize,
     calls: u32,
-    cores: Option<Cores>,
 ) -> Result<Result<LongCallCosts, Error>, OpenError> {
-    struct OverRpc {
-        len_bytes: usize,
-        calls: u32,
-        cores: Option<Cores>,
-    }
+    with_pair(nic, way, Counting { len_bytes, calls })
+}
 
-    impl Visitor for OverRpc {
-        type Output = Result<LongCallCosts, Error>;
+/// Times of calls of one length with each side on its core, in ns.
+///
+/// # Errors
+///
+/// As of [`long_call_costs`].
+pub fn long_call_times_ns(
+    nic: &Selection,
+    way: LongCallWay,
+    len_bytes: usize,
+    work: (u32, Cores),
+) -> Result<Result<Vec<u64>, Error>, OpenError> {
+    with_pair(nic, way, Timing { len_bytes, work })
+}
+
+/// What is measured of two sides.
+trait Measurement {
+    type Output;
+
+    fn of(self, caller: impl LongCaller, other: impl MakeEcho) -> Result<Self::Output, Error>;
+}
+
+struct Counting {
+    len_bytes: usize,
+    calls: u32,
+}
+
+impl Measurement for Counting {
+    type Output = LongCallCosts;
+
+    fn of(self, caller: impl LongCaller, other: impl MakeEcho) -> Result<LongCallCosts, Error> {
+        counted(caller, other, self.len_bytes, self.calls)
+    }
+}
+
+struct Timing {
+    len_bytes: usize,
+    work: (u32, Cores),
+}
+
+impl Measurement for Timing {
+    type Output = Vec<u64>;
+
+    fn of(self, caller: impl LongCaller, other: impl MakeEcho) -> Result<Vec<u64>, Error> {
+        times_ns(caller, other, self.len_bytes, self.work)
+    }
+}
+
+/// Opens both sides of a way.
+fn with_pair<M: Measurement>(
+    nic: &Selection,
+    way: LongCallWay,
+    measurement: M,
+) -> Result<Result<M::Output, Error>, OpenError> {
+    struct OverRpc<M>(M);
+
+    impl<M: Measurement> Visitor for OverRpc<M> {
+        type Output = Result<M::Output, Error>;
 
         fn visit<O: Opener>(self, opener: O) -> Self::Output {
-            let Self { len_bytes, calls, cores } = self;
             let open = || opener.open().map_err(Error::refused("cannot open the NIC"));
-            let pair = || Ok((WorkerCaller::new(open()?)?, WorkerEcho(open)));
-            measured(pair, len_bytes, calls, cores)
+            self.0.of(WorkerCaller::new(open()?)?, WorkerEcho(open))
         }
     }
 
-    let (answers, cores) = match way {
-        LongCallWay::Rpc => return nic.with(OverRpc { len_bytes, calls, cores }),
-        LongCallWay::Daemons => (Echo::Function, cores),
-        // There are two cores, and a third one would have to be its own.
-        LongCallWay::Process => (Echo::Process, None),
+    let answers = match way {
+        LongCallWay::Rpc => return nic.with(OverRpc(measurement)),
+        LongCallWay::Daemons => Echo::Function,
+        LongCallWay::Process => Echo::Process,
     };
-    Ok(measured(|| DaemonCaller::pair(nic, answers), len_bytes, calls, cores))
-}
-
-fn measured<C: LongCaller, E: MakeEcho>(
-    pair: impl Fn() -> Result<(C, E), Error>,
-    len_bytes: usize,
-    calls: u32,
-    cores: Option<Cores>,
-) -> Result<LongCallCosts, Error> {
-    let (caller, other) = pair()?;
-    let mut costs = counted(caller, other, len_bytes, calls)?;
-    if let Some(cores) = cores {
-        let (caller, other) = pair()?;
-        costs.time_ns = times_ns(caller, other, len_bytes, (calls, cores))?;
-    }
-    Ok(costs)
+    let pair = DaemonCaller::pair(nic, answers);
+    Ok(pair.and_then(|(caller, other)| measurement.of(caller, other)))
 }
 
 /// Bytes and READs so far, of one side.
@@ -281,7 +320,6 @@ fn counted(
         polls_in_vain: each(|spent| spent.bodies.polls_in_vain),
         turns: 2.0 * (series.turns - turns) as f64 / f64::from(calls),
         page_faults: faults as f64 / f64::from(calls),
-        time_ns: [0; 2],
     })
 }
 
@@ -291,10 +329,10 @@ fn times_ns(
     other: impl MakeEcho,
     len_bytes: usize,
     (calls, cores): (u32, Cores),
-) -> Result<[u64; 2], Error> {
+) -> Result<Vec<u64>, Error> {
     let (contact, is_over) = (caller.contact(), AtomicBool::new(false));
     let (tell, told) = mpsc::channel();
-    let mut times = thread::scope(|scope| {
+    thread::scope(|scope| {
         let echo = scope.spawn(|| -> Result<(), Error> {
             cores::pin(cores.responder).map_err(Error::refused("cannot pin a thread"))?;
             let (mut other, mine) = other.make(&contact)?;
@@ -324,14 +362,14 @@ fn times_ns(
         let panicked = |_| Err(Error::OutOfTurn("a thread panicked".to_owned()));
         echo.join().unwrap_or_else(panicked)?;
         times
-    })?;
-    Ok(percentiles(&mut times))
+    })
 }
 
-/// The tenth percentile, and the median.
-fn percentiles(times: &mut [u64]) -> [u64; 2] {
+/// The tenth percentile, and the median; `None`: there are no times.
+fn percentiles(times: &mut [u64]) -> Option<[u64; 2]> {
     times.sort_unstable();
-    [1, 5].map(|tenths| times.get(times.len() * tenths / 10).copied().unwrap_or(0))
+    let at = |tenths: usize| times.get(times.len() * tenths / 10).copied();
+    Some([at(1)?, at(5)?])
 }
 
 /// Page faults of this thread so far that needed no device.
@@ -370,7 +408,7 @@ mod tests {
         let ways = [LongCallWay::Rpc, LongCallWay::Daemons, LongCallWay::Process];
         for (way, copies) in ways.into_iter().zip([4.0; 3]) {
             let len_bytes = 300_000;
-            let costs = long_call_costs(&nic, way, len_bytes, 20, None).unwrap().unwrap();
+            let costs = long_call_costs(&nic, way, len_bytes, 20).unwrap().unwrap();
             let bodies = |bytes: f64| bytes / len_bytes as f64;
             // A message has some bytes of heads beside its body.
             assert!((bodies(costs.copied_bytes) - copies).abs() < 0.01, "{way:?}: {costs:?}");
@@ -380,19 +418,24 @@ mod tests {
         }
     }
 
-    /// Bodies of up to 16 KiB fit the ring behind their heads. Answers of daemons come ahead, though the caller said
-    /// nothing of their length: as few turns as between workers, of which the caller said it.
+    /// Bodies of up to 16 KiB fit the ring behind their heads, and daemons add no copy of their own. Answers of daemons
+    /// come ahead, though the caller said nothing of their length: as few turns as between workers, of which the caller
+    /// said it.
     #[test]
     fn a_call_whose_bodies_the_ring_takes_needs_no_read() {
         let nic = Selection::with_settings("soft", std::collections::BTreeMap::new());
-        for (len_bytes, by_daemons) in [(4 << 10, 6.0), (8 << 10, 7.0), (16 << 10, 7.0)] {
-            for (way, copies) in [(LongCallWay::Rpc, 6.0), (LongCallWay::Daemons, by_daemons)] {
-                let costs = long_call_costs(&nic, way, len_bytes, 20, None).unwrap().unwrap();
+        let ways = [LongCallWay::Rpc, LongCallWay::Daemons, LongCallWay::Process];
+        for len_bytes in [4 << 10, 8 << 10, 16 << 10] {
+            for way in ways {
+                let costs = long_call_costs(&nic, way, len_bytes, 20).unwrap().unwrap();
                 assert_eq!((costs.reads, costs.read_bytes), (0.0, 0.0), "{way:?}: {costs:?}");
                 let copied = costs.copied_bytes / len_bytes as f64;
-                assert!((copied - copies).abs() < 0.1, "{way:?}: {costs:?}");
-                assert!(costs.turns <= 4.0, "{way:?}: {costs:?}");
-                assert!(costs.page_faults < 1.0, "{way:?}: {costs:?}");
+                assert!((copied - 6.0).abs() < 0.1, "{way:?}, {len_bytes} B: {costs:?}");
+                assert_eq!(costs.cleared_bytes, 0.0, "{way:?}: {costs:?}");
+                if way != LongCallWay::Process {
+                    assert!(costs.turns <= 4.0, "{way:?}: {costs:?}");
+                    assert!(costs.page_faults < 1.0, "{way:?}: {costs:?}");
+                }
             }
         }
     }

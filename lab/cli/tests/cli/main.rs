@@ -88,6 +88,31 @@ fn the_software_nic_carries_checked_traffic_between_two_processes() {
     assert!(text(&run.stderr).contains("aim: "), "the tables say what to compare with");
 }
 
+/// What was not taken is empty, and not 0.
+#[test]
+fn long_calls_over_tcp_have_a_bare_stream_below_them() {
+    if !has_two_cores() {
+        return;
+    }
+    let arguments = ["bench", "long", "--nic", "tcp", "--bytes", "4096", "--calls", "6", "--csv"];
+    let run = output(&arguments);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let rows: Vec<Vec<_>> = text(&run.stdout).lines().map(|row| row.split(',').collect()).collect();
+    let column = |name: &str| rows[0].iter().position(|field| *field == name).unwrap();
+    let of = |way: &str| rows.iter().find(|row| row[0] == way).unwrap();
+    let is_empty = |way: &str, name: &str| of(way)[column(name)].is_empty();
+    assert_eq!(of("stream")[1], "4096");
+    for name in ["copied_bytes", "reads_at_once", "turns", "of_stream"] {
+        assert!(is_empty("stream", name), "{name}");
+        assert!(!is_empty("rpc", name), "{name}");
+    }
+    for name in ["p10_ns", "p50_ns", "of_stream", "of_stream_low"] {
+        assert!(is_empty("process", name), "{name}");
+        assert!(!is_empty("daemons", name), "{name}");
+    }
+    assert!(!is_empty("stream", "p50_ns"));
+}
+
 #[test]
 fn queues_and_calls_are_measured_beside_what_the_machine_can_do() {
     if !has_two_cores() {

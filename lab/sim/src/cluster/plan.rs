@@ -327,7 +327,7 @@ impl Plan {
             peers_max: u16::try_from(self.nodes).unwrap_or(u16::MAX).saturating_sub(1).max(1),
             ring_bytes: self.ring_bytes,
             response_bytes: self.ring_bytes / 2,
-            batch_bytes: batch_bytes.min(1 << 14),
+            batch_bytes: batch_bytes.min(WorkerConfig::default().batch_bytes),
             large_bytes: self.large_bytes,
             large_memory_bytes: 1 << 22,
             accesses_max: 64,

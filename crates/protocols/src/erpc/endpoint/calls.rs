@@ -80,7 +80,7 @@ impl<N: Nic> Endpoint<N> {
         };
         let request_bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
         // Bytes of an earlier call are overwritten: see `receive_answer`.
-        let response = self.spare.pop().unwrap_or_default();
+        let response = self.spare_responses.pop().unwrap_or_default();
         let pending = Pending { cookie: call.cookie, request: body, response, is_told: false };
         let key = match self.calls.insert(pending) {
             Ok(key) => key,
@@ -169,7 +169,7 @@ impl<N: Nic> Endpoint<N> {
     pub(super) fn forget(&mut self, call: Key) {
         if let Some(Pending { request, response, .. }) = self.calls.remove(call) {
             self.keep(request);
-            self.keep(response);
+            self.keep_response(response);
         }
     }
 

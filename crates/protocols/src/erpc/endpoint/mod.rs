@@ -19,11 +19,14 @@ use ids::slots::{Key, SlotTable};
 use proto::erpc::{Geometry, congestion::Carousel};
 use verbs::Nic;
 
-use crate::erpc::{
-    Config, Handler, OpenError, SessionId, SessionState,
-    datagrams::Datagrams,
-    session::{Numbers, Role, Session},
-    socket::{ManagementPort, ManagementSocket},
+use crate::{
+    bodies::BodyMemory,
+    erpc::{
+        Config, Handler, OpenError, SessionId, SessionState,
+        datagrams::Datagrams,
+        session::{Numbers, Role, Session},
+        socket::{ManagementPort, ManagementSocket},
+    },
 };
 pub use calls::Call;
 use upkeep::Clocks;
@@ -56,13 +59,15 @@ pub struct Stats {
     pub malformed: u64,
     /// Times that the queue pair was started anew.
     pub restarts: u64,
+    /// Bytes of private memory that were cleared before a body was copied there: those that no earlier body had.
+    pub cleared_bytes: u64,
 }
 
 /// A call that is not known to have ended, or whose bytes are still needed.
 struct Pending {
     cookie: u64,
     request: Vec<u8>,
-    response: Vec<u8>,
+    response: BodyMemory,
     is_told: bool,
 }
 
@@ -89,6 +94,7 @@ pub struct Endpoint<N: Nic> {
     clocks: Clocks,
     now_ns: u64,
     spare: Vec<Vec<u8>>,
+    spare_responses: Vec<BodyMemory>,
     stats: Stats,
     is_polling: Rc<Cell<bool>>,
 }
@@ -143,6 +149,7 @@ impl<N: Nic> Endpoint<N> {
             clocks: Clocks::new(now_ns),
             now_ns,
             spare: Vec::new(),
+            spare_responses: Vec::new(),
             stats: Stats::default(),
             is_polling: Rc::default(),
             nic,
@@ -239,6 +246,14 @@ impl<N: Nic> Endpoint<N> {
     fn keep(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < SPARE_BUFFERS && (1..=SPARE_BYTES).contains(&buffer.capacity()) {
             self.spare.push(buffer);
+        }
+    }
+
+    /// The memory of an answer waits for the next one.
+    fn keep_response(&mut self, response: BodyMemory) {
+        let is_kept = (1..=SPARE_BYTES).contains(&response.capacity());
+        if self.spare_responses.len() < SPARE_BUFFERS && is_kept {
+            self.spare_responses.push(response);
         }
     }
 }

@@ -12,10 +12,13 @@ use proto::{
 use verbs::Nic;
 
 use super::Endpoint;
-use crate::erpc::{
-    Handler, Request, Token,
-    datagrams::Arrived,
-    session::{ClientSide, Role},
+use crate::{
+    bodies::BodyMemory,
+    erpc::{
+        Handler, Request, Token,
+        datagrams::Arrived,
+        session::{ClientSide, Role},
+    },
 };
 
 /// Longest request buffer that a slot keeps.
@@ -91,8 +94,8 @@ impl<N: Nic> Endpoint<N> {
                 }
                 // Bytes of an earlier request are overwritten: packets come in order.
                 let (at, end) = range(span);
-                slot.request.resize(end, 0);
-                self.datagrams.read(&arrived, header_bytes, &mut slot.request[at..end]);
+                let place = slot.request.place(at..end, &mut self.stats.cleared_bytes);
+                self.datagrams.read(&arrived, header_bytes, place);
                 ready = is_last.then(|| (request, req_type, core::mem::take(&mut slot.request)));
                 if !is_last {
                     session.enqueue(key, &mut self.queue);
@@ -113,12 +116,12 @@ impl<N: Nic> Endpoint<N> {
         key: Key,
         request: RequestId,
         req_type: u8,
-        body: Vec<u8>,
+        body: BodyMemory,
         handler: &mut impl Handler<N>,
     ) {
         self.stats.requests += 1;
         let token = Token { session: key, request };
-        handler.request(self, Request { token, req_type, body: &body });
+        handler.request(self, Request { token, req_type, body: body.body() });
         if body.capacity() <= KEPT_BYTES
             && let Some(session) = self.sessions.get_mut(key)
             && let Role::Server(server) = &mut session.role
@@ -157,8 +160,8 @@ impl<N: Nic> Endpoint<N> {
                 {
                     // Bytes of an earlier call are overwritten: packets come in order.
                     let (at, end) = range(span);
-                    pending.response.resize(end, 0);
-                    self.datagrams.read(&arrived, header_bytes, &mut pending.response[at..end]);
+                    let place = pending.response.place(at..end, &mut self.stats.cleared_bytes);
+                    self.datagrams.read(&arrived, header_bytes, place);
                     done = complete.map(|_| call);
                 }
             }
@@ -176,9 +179,9 @@ impl<N: Nic> Endpoint<N> {
             self.tell_ended(key, handler);
         }
         if let Some(pending) = done.and_then(|call| self.calls.remove(call)) {
-            handler.response(self, pending.cookie, Status::Ok, &pending.response);
+            handler.response(self, pending.cookie, Status::Ok, pending.response.body());
             self.keep(pending.request);
-            self.keep(pending.response);
+            self.keep_response(pending.response);
         }
     }
 }

@@ -6,10 +6,13 @@ use proto::scalerpc::{self, server::ClientId};
 use verbs::{Access, Capabilities, MemoryRegion as _, Nic, SharedReceiveQueue as _, SrqConfig};
 
 use super::{ENTRY_STRIDE, Peer, Server};
-use crate::scalerpc::{
-    ConnectError, Detection, Invitation, OpenError, ServerConfig,
-    contact::Contact,
-    link::{Link, create_cq, draw_psn},
+use crate::{
+    bodies::BodyMemory,
+    scalerpc::{
+        ConnectError, Detection, Invitation, OpenError, ServerConfig,
+        contact::Contact,
+        link::{Link, create_cq, draw_psn},
+    },
 };
 
 /// Blocks for responses that are too long to go inline, at most.
@@ -66,7 +69,8 @@ impl<N: Nic> Server<N> {
             doomed: Vec::new(),
             unreturned: 0,
             now_ns,
-            scratch: Vec::new(),
+            scratch: BodyMemory::default(),
+            cleared_bytes: 0,
             looks: 0,
             is_polling: std::rc::Rc::default(),
             nic,

@@ -21,10 +21,13 @@ use verbs::{
     SharedReceiveQueue as _,
 };
 
-use crate::scalerpc::{
-    CloseReason, Detection, ReplyError, ServerConfig,
-    contact::Contact,
-    link::{Link, Work},
+use crate::{
+    bodies::BodyMemory,
+    scalerpc::{
+        CloseReason, Detection, ReplyError, ServerConfig,
+        contact::Contact,
+        link::{Link, Work},
+    },
 };
 
 /// Names a request that waits for an answer. Dropping it leaves the caller to its deadline.
@@ -100,7 +103,8 @@ pub struct Server<N: Nic> {
     doomed: Vec<(ClientId, CloseReason)>,
     unreturned: u32,
     now_ns: u64,
-    scratch: Vec<u8>,
+    scratch: BodyMemory,
+    cleared_bytes: u64,
     /// Blocks whose end was looked at ([`Detection::Polling`]).
     looks: u64,
     is_polling: Rc<Cell<bool>>,
@@ -111,6 +115,12 @@ impl<N: Nic> Server<N> {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.core.counters()
+    }
+
+    /// Bytes of private memory that were cleared before a request was copied there: those that no earlier one had.
+    #[must_use]
+    pub fn cleared_bytes(&self) -> u64 {
+        self.cleared_bytes
     }
 
     /// How often the end of a block was looked at without a completion that named it.
@@ -286,11 +296,10 @@ impl<N: Nic> Server<N> {
         };
         let Ok(request) = self.core.handle_block(client, slot, &header, origin) else { return };
         let mut body = core::mem::take(&mut self.scratch);
-        body.clear();
-        body.resize(header.len_bytes as usize, 0);
-        self.pools.read(end - body.len(), &mut body);
+        let len_bytes = header.len_bytes as usize;
+        self.pools.read(end - len_bytes, body.place(0..len_bytes, &mut self.cleared_bytes));
         let token = Token(request);
-        handler.request(self, Request { token, method: header.method, body: &body });
+        handler.request(self, Request { token, method: header.method, body: body.body() });
         self.scratch = body;
     }
 
