@@ -2,7 +2,9 @@
 
 use daemon::metrics::Counter;
 
-use super::{ClusterError, Setup, client::Role, node::Node, run::Cluster};
+use super::{
+    ClusterError, Setup, caller::Check, client::Client, node::Node, run::Cluster, step::SimProvider,
+};
 use crate::world::Time;
 
 /// Once faults are over everything works again within this.
@@ -18,8 +20,9 @@ impl Cluster {
         self.heal()?;
         // What broke last is noticed a little later.
         loop {
-            self.run_until(end + HEAL, Self::is_settled)?;
-            if !self.is_settled() || self.network.now() >= end + HEAL {
+            let is_healed = |cluster: &mut Self| cluster.is_settled() && cluster.is_provided();
+            self.run_until(end + HEAL, is_healed)?;
+            if !is_healed(self) || self.network.now() >= end + HEAL {
                 return self.give_up("faults are over and it does not recover");
             }
             let calm = self.network.now() + CALM;
@@ -40,9 +43,9 @@ impl Cluster {
                 self.start(rank)?;
                 self.admit_all(rank);
             }
-            // Who waits for a service that never answers waits for as long as it lives.
-            for client in 0..if self.plan.is_silent { self.clients[rank as usize].len() } else { 0 }
-            {
+            // A caller waits for a service that never answers for as long as it lives. Its provider learns of its end.
+            let callers = (self.plan.clients - self.plan.providers()) as usize;
+            for client in 0..if self.plan.is_silent { callers } else { 0 } {
                 self.client_dies(rank, client, true);
             }
             self.wake_all(rank);
@@ -61,24 +64,50 @@ impl Cluster {
     /// Calls everybody once more, which must succeed.
     pub(super) fn check(&mut self) -> Result<(), ClusterError> {
         self.disturbed.fill(false);
+        let has_answering = self.plan.has_providers && !self.plan.is_silent;
+        let services = if has_answering { &[false, true][..] } else { &[false] };
+        let checks = (0..self.plan.nodes).flat_map(|rank| {
+            services.iter().map(move |is_provided| Check { rank, is_provided: *is_provided })
+        });
         for rank in 0..self.plan.nodes {
             for client in self.clients[rank as usize].iter_mut().flatten() {
-                if client.role == Role::Caller {
-                    client.checks = (0..self.plan.nodes).collect();
+                if let Some(caller) = client.as_caller() {
+                    caller.checks = checks.clone().collect();
                 }
             }
             self.wake_all(rank);
         }
         let end = self.network.now() + CHECK;
-        self.run_until(end, |cluster| cluster.is_checked() && cluster.is_settled())?;
-        if !(self.is_checked() && self.is_settled()) {
+        let is_over = |cluster: &mut Self| cluster.is_checked() && cluster.is_settled();
+        self.run_until(end, is_over)?;
+        if !is_over(self) {
             return self.give_up("calls after all faults do not end");
         }
-        Ok(())
+        self.run_until(end, |cluster| cluster.owed() == 0)?;
+        match self.owed() {
+            0 => Ok(()),
+            owed => self.give_up(&format!("providers owe {owed} answers")),
+        }
     }
 
-    fn is_checked(&self) -> bool {
-        self.clients.iter().flatten().flatten().all(|client| client.checks.is_empty())
+    fn is_checked(&mut self) -> bool {
+        let mut clients = self.clients.iter_mut().flatten().flatten();
+        clients.all(|client| client.as_caller().is_none_or(|caller| caller.checks.is_empty()))
+    }
+
+    /// Requests that providers have taken and not answered.
+    fn owed(&mut self) -> usize {
+        let clients = self.clients.iter_mut().flatten().flatten();
+        clients.filter_map(Client::as_provider).map(SimProvider::owed).sum()
+    }
+
+    /// Whether each node that is to have a provider has one.
+    fn is_provided(&mut self) -> bool {
+        let has_provider = |clients: &mut Vec<Option<Client>>| {
+            let mut providers = clients.iter_mut().flatten().filter_map(Client::as_provider);
+            providers.any(|provider| provider.is_serving())
+        };
+        self.plan.providers() == 0 || self.clients.iter_mut().all(has_provider)
     }
 
     /// What must be so at the end.
