@@ -355,6 +355,7 @@ impl IntroducedClients for SimClients {
         self.server.set_turn_budget(requests);
     }
 
+    /// The next turn goes on where this one ends, as in production. There, responses are announced a few turns later.
     fn pause(&mut self) {
         self.is_paused = true;
     }

@@ -3,7 +3,13 @@
 use daemon::metrics::Counter;
 
 use super::{
-    ClusterError, Setup, caller::Check, client::Client, node::Node, run::Cluster, step::SimProvider,
+    ClusterError, Setup,
+    caller::Check,
+    client::Client,
+    fault::{Fault, FaultKind},
+    node::Node,
+    run::Cluster,
+    step::SimProvider,
 };
 use crate::world::Time;
 
@@ -16,8 +22,8 @@ const CHECK: Time = Time::from_ns(50_000_000);
 
 impl Cluster {
     /// All faults end at `end`: waits until everything works again, and goes on doing so.
-    pub(super) fn recover(&mut self, end: Time) -> Result<(), ClusterError> {
-        self.heal()?;
+    pub(super) fn recover(&mut self, end: Time, setup: &Setup) -> Result<(), ClusterError> {
+        self.heal(setup)?;
         // What broke last is noticed a little later.
         loop {
             let is_healed = |cluster: &mut Self| cluster.is_settled() && cluster.is_provided();
@@ -35,7 +41,7 @@ impl Cluster {
     }
 
     /// All faults are over, and clients make no new calls.
-    fn heal(&mut self) -> Result<(), ClusterError> {
+    fn heal(&mut self, setup: &Setup) -> Result<(), ClusterError> {
         self.network.heal();
         self.is_draining = true;
         for rank in 0..self.plan.nodes {
@@ -43,14 +49,28 @@ impl Cluster {
                 self.start(rank)?;
                 self.admit_all(rank);
             }
-            // A caller waits for a service that never answers for as long as it lives. Its provider learns of its end.
-            let callers = (self.plan.clients - self.plan.providers()) as usize;
-            for client in 0..if self.plan.is_silent { callers } else { 0 } {
+            let dying = if self.plan.is_silent { self.dying_of_silence(setup) } else { 0 };
+            for client in 0..dying {
                 self.client_dies(rank, client, true);
             }
             self.wake_all(rank);
         }
         Ok(())
+    }
+
+    /// How many clients of each node die once faults are over, where a service never answers: its callers wait for as
+    /// long as they live. Its provider learns of their end, and lives, unless a daemon was lost with its callers: the
+    /// others do not tell their providers of that.
+    fn dying_of_silence(&self, setup: &Setup) -> usize {
+        let is_of_a_client = |fault: &Fault| {
+            matches!(
+                fault.kind,
+                FaultKind::ClientDeath | FaultKind::ClientExit | FaultKind::ClientPause
+            )
+        };
+        let providers =
+            if setup.faults().iter().all(is_of_a_client) { self.plan.providers() } else { 0 };
+        (self.plan.clients - providers) as usize
     }
 
     fn wake_all(&mut self, rank: u32) {

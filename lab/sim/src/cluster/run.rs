@@ -116,7 +116,7 @@ impl Cluster {
         if self.history.borrow().failure().is_some() {
             return Ok(());
         }
-        self.recover(end)?;
+        self.recover(end, setup)?;
         self.check()?;
         self.judge(setup)
     }

@@ -18,9 +18,9 @@ use crate::world::{RandomStream, Time};
 
 /// How long a provider waits before it offers its service again.
 const RETRY: Time = Time::from_ns(100_000);
-/// A handler that does not begin at once does within so long, and one that lasts lasts for so long at most.
-const BEGINS_NS: u64 = 2_000;
-const LASTS_NS: u64 = 5_000;
+/// Handlers begin within one of these times, and last for one of them.
+const BEGINS_NS: [u64; 4] = [1, 1, 2_000, 50_000];
+const LASTS_NS: [u64; 3] = [1, 1, 5_000];
 
 /// How a provider serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,13 +214,13 @@ impl SimProvider {
             }),
             Way::Queues | Way::Silent => {
                 let Self { held, random, clock, way, .. } = self;
-                let mut draw = |most_ns| {
-                    let ns = if random.happens(500) { 0 } else { random.number(most_ns) };
-                    Time::from_ns(ns)
+                let mut draw = |within_ns: &[u64]| {
+                    let within_ns = random.choose(within_ns);
+                    Time::from_ns(random.number(within_ns))
                 };
                 let take = &mut |request| {
-                    let at = *now + draw(BEGINS_NS);
-                    let one = Held { request, answer: None, at, lasts: draw(LASTS_NS) };
+                    let at = *now + draw(&BEGINS_NS);
+                    let one = Held { request, answer: None, at, lasts: draw(&LASTS_NS) };
                     held.borrow_mut().push(one);
                 };
                 let handlers = Handlers { way: *way, clock, rank: *rank, now: *now };
