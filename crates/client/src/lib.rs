@@ -70,6 +70,11 @@ pub use message::HERE;
 pub use name::Description;
 pub use pipeline::{Pipeline, SubmitError};
 pub use proto::Status;
+#[doc(hidden)] // for simulators
+pub use provider::{
+    Asks, DaemonClock, DaemonConnection, IntroducedClients, ProviderClock, ProviderPlace,
+    ProviderSession, Registering, Turned,
+};
 pub use provider::{
     Cancellation, Context, InPlace, Inbound, Offer, OfferedService, ProvideError, Provider,
     ProviderStop, Request, RequestContext,

@@ -110,11 +110,14 @@ impl<P: ClientPort> Watch<P> {
         Self { is_wanted: false, asks: None, untold: Vec::new() }
     }
 
-    fn take(&mut self) -> Option<Told<P>> {
+    /// As many as an answer has room for: the others are for the next question, which follows at once.
+    fn take(&mut self, bytes_max: usize) -> Option<Told<P>> {
         if self.untold.is_empty() {
             return None;
         }
-        Some((self.asks.take()?, std::mem::take(&mut self.untold)))
+        let asks = self.asks.take()?;
+        let count = (bytes_max / size_of::<u64>()).clamp(1, self.untold.len());
+        Some((asks, self.untold.drain(..count).collect()))
     }
 }
 
@@ -200,21 +203,31 @@ impl<P: ClientPort> Members<P> {
     }
 
     /// A process asks which of its requests nobody waits for. It asks once at a time: an earlier question is
-    /// returned, to be answered with nothing.
-    pub(super) fn watch(&mut self, client: P::Client, asks: P::ReplyTo) -> Option<Told<P>> {
+    /// returned, to be answered with nothing. An answer has `bytes_max` bytes.
+    pub(super) fn watch(
+        &mut self,
+        client: P::Client,
+        asks: P::ReplyTo,
+        bytes_max: usize,
+    ) -> Option<Told<P>> {
         let member = self.member(client)?;
         member.watch.is_wanted = true;
         let earlier = member.watch.asks.replace(asks).map(|earlier| (earlier, Vec::new()));
-        earlier.or_else(|| member.watch.take())
+        earlier.or_else(|| member.watch.take(bytes_max))
     }
 
-    /// Nobody waits any more for a request that a process has.
-    pub(super) fn cancel(&mut self, client: P::Client, work: u64) -> Option<Told<P>> {
+    /// Nobody waits any more for a request that a process has. An answer has `bytes_max` bytes.
+    pub(super) fn cancel(
+        &mut self,
+        client: P::Client,
+        work: u64,
+        bytes_max: usize,
+    ) -> Option<Told<P>> {
         let watch = &mut self.member(client)?.watch;
         if watch.is_wanted && watch.untold.len() < UNTOLD_MAX {
             watch.untold.push(work);
         }
-        watch.take()
+        watch.take(bytes_max)
     }
 
     /// Takes the newest poll of the process that has the fewest requests, of those that poll.

@@ -66,6 +66,15 @@ fn fault_a8_sessions_end_with_daemons_that_die_or_drain() {
     assert!(ended(&outcomes, End::DaemonGone) > 0, "{outcomes:?}");
 }
 
+/// The window of a provider is the depth of its connection, less one: the free entry and those of unanswered requests
+/// are for the question about cancelled ones, and for answers.
+#[test]
+fn counts_of_direct_calls_leave_answers_their_entries() {
+    let (length, workload) = (Time::from_ns(112_000), ClusterWorkload::Direct);
+    let setup = Setup { nodes: 2, clients: 4, length, seed: 119, faults: Some(vec![]), workload };
+    assert_eq!(run(&setup).unwrap().failure, None, "{setup}");
+}
+
 #[test]
 fn seeds_with_faults_pass_twice_alike() {
     for clients in [3, 4] {

@@ -18,7 +18,8 @@ const LOOK_NS: u64 = 1_000_000;
 /// The session with the daemon that requests come by, as handlers of any thread see it.
 #[derive(Debug)]
 pub(super) struct DaemonSession {
-    pub(super) lifeline: Lifeline,
+    /// `None`: no other thread asks.
+    pub(super) lifeline: Option<Lifeline>,
     pub(super) stop_sign: Arc<StopSign>,
 }
 
@@ -73,7 +74,7 @@ impl Cancellation {
         }
         self.looked_ns.store(now_ns, Ordering::Relaxed);
         let has_ended = daemon.stop_sign.is_over(now_ns)
-            || daemon.lifeline.is_cut()
+            || daemon.lifeline.as_ref().is_some_and(Lifeline::is_cut)
             || self.caller.as_ref().is_some_and(Lifeline::is_cut);
         if has_ended {
             self.cancel();

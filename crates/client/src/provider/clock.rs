@@ -6,7 +6,7 @@ const SAME_NS: i128 = 1_000_000_000;
 
 /// How far the daemon's clock is ahead of that of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct DaemonClock {
+pub struct DaemonClock {
     ahead_ns: i128,
 }
 

@@ -12,14 +12,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     CallError, ClientConfig,
     provider::{
-        link::DaemonLink,
+        link::{Asks, DaemonLink, Registering},
         offer::{Offer, ProvideError},
+        os_place::OsClock,
         outbox::Outbox,
     },
 };
 
 /// The shortest wait between two looks for a daemon that is gone.
 const RECONNECT_WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// A connection of a process.
+type OsLink = DaemonLink<ipc::PipelinedClient<Asks>>;
 
 /// Where a service is offered, and what is offered.
 #[derive(Debug)]
@@ -35,18 +39,25 @@ impl DaemonSearch {
         Self { path: path.to_owned(), offer: offer.clone(), config, attempts: 0 }
     }
 
-    /// Requests that this process has at a time, if the offer says so.
-    pub(super) fn window(&self) -> Option<usize> {
-        self.offer.window
-    }
-
     pub(super) fn wait(&self) -> Wait {
         self.config.wait
     }
 
     /// Connects to the daemon and offers the service.
-    pub(super) fn connect(&self, outbox: &Outbox) -> Result<DaemonLink, ProvideError> {
-        DaemonLink::open(&self.path, &self.offer, self.config, outbox.stop_sign())
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`]: the daemon does not want the service, or is gone.
+    pub(super) fn connect(&self, outbox: &Outbox) -> Result<OsLink, ProvideError> {
+        let ipc = ipc::PipelinedClient::connect(&self.path, crate::ipc_config(self.config)?)?;
+        let mut registering = Registering::begin(ipc, &self.offer, &OsClock)?;
+        let clock = loop {
+            if let Some(registered) = registering.poll(&OsClock) {
+                break registered?;
+            }
+            registering.connection_mut().rest();
+        };
+        Ok(registering.into_link(clock, outbox.stop_sign()))
     }
 
     /// Whether a daemon that ended so is looked for.
@@ -61,7 +72,7 @@ impl DaemonSearch {
         error: CallError,
         outbox: &Outbox,
         turn: &mut dyn FnMut() -> usize,
-    ) -> Result<Option<DaemonLink>, ProvideError> {
+    ) -> Result<Option<OsLink>, ProvideError> {
         let begin = Instant::now();
         let mut number = 0_u32;
         while !outbox.is_stopped() {

@@ -8,11 +8,8 @@ use proto::Status;
 
 use crate::{
     message::{DirectRecord, report},
-    provider::verdict::Verdict,
+    provider::{place::ProviderClock, verdict::Verdict},
 };
-
-/// Time between two messages to the daemon.
-const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Statuses, as the service's word and as that of nobody.
 const KINDS: usize = 2 * Status::ALL.len();
@@ -42,8 +39,10 @@ impl Counts {
 }
 
 /// Answers of one provider that its daemon does not know of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DirectCounts {
+    /// Time between two messages to the daemon.
+    interval: Duration,
     /// By slot of the client.
     clients: Vec<Option<Counts>>,
     /// Of clients that are gone.
@@ -53,6 +52,11 @@ pub(super) struct DirectCounts {
 }
 
 impl DirectCounts {
+    pub(super) fn new(interval: Duration) -> Self {
+        let (clients, untold) = (Vec::new(), Vec::new());
+        Self { interval, clients, untold, has_some: false, tell_ns: 0 }
+    }
+
     /// A client of this introduction got an answer.
     #[inline]
     pub(super) fn add(&mut self, client: ClientId, verdict: Verdict, tag: impl FnOnce() -> u64) {
@@ -79,15 +83,15 @@ impl DirectCounts {
     }
 
     /// What the daemon is to be told, if it is time to, or at once.
-    pub(super) fn take(&mut self, at_once: bool) -> Vec<DirectRecord> {
+    pub(super) fn take(&mut self, clock: &impl ProviderClock, at_once: bool) -> Vec<DirectRecord> {
         if !self.has_some {
             return Vec::new();
         }
-        let now_ns = clock::now_ns();
+        let now_ns = clock.now_ns();
         if now_ns < self.tell_ns && !at_once {
             return Vec::new();
         }
-        self.tell_ns = now_ns + clock::duration_ns(INTERVAL);
+        self.tell_ns = now_ns.saturating_add(clock::duration_ns(self.interval));
         self.untold.extend(self.clients.iter_mut().flatten().flat_map(Counts::records));
         let rest = self.untold.split_off(self.untold.len().min(report::RECORDS_MAX / 8));
         let told = std::mem::replace(&mut self.untold, rest);
@@ -96,7 +100,8 @@ impl DirectCounts {
     }
 
     /// How long the daemon may be told nothing.
-    pub(super) fn wait_max(&self) -> Option<Duration> {
-        self.has_some.then(|| clock::left(self.tell_ns))
+    pub(super) fn wait_max(&self, clock: &impl ProviderClock) -> Option<Duration> {
+        let left = || Duration::from_nanos(self.tell_ns.saturating_sub(clock.now_ns()));
+        self.has_some.then(left)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use os::clock;
 
-use crate::provider::cancellation::Cancellation;
+use crate::provider::{cancellation::Cancellation, place::ProviderClock};
 
 /// A request for a service of this node.
 ///
@@ -75,5 +75,11 @@ impl Context {
     #[must_use]
     pub fn time_left(&self) -> Duration {
         Duration::from_nanos(self.deadline_ns.saturating_sub(clock::now_ns()))
+    }
+
+    /// Whether the caller has given up by this clock.
+    #[inline]
+    pub(super) fn is_late(&self, clock: &impl ProviderClock) -> bool {
+        self.deadline_ns <= clock.now_ns()
     }
 }

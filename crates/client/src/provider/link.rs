@@ -2,18 +2,16 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
 
 use ipc::{Filled, Filler};
-use os::clock;
 use proto::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
-    CallError, ClientConfig, HERE, To, call_head,
+    CallError, HERE, To, call_head,
     message::{
         CALL_HEAD_BYTES, CallHead, ContextHead, DAEMON, DirectRecord, HAS_CONTEXT, Known,
         SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
@@ -22,8 +20,9 @@ use crate::{
         cancellation::{Cancellation, DaemonSession},
         clock::DaemonClock,
         inbound::{Context, Inbound},
-        offer::{Offer, ProvideError},
+        offer::{Offer, OfferedService, ProvideError},
         outbox::Work,
+        place::{DaemonConnection, ProviderClock},
         stop_sign::StopSign,
         verdict::Verdict,
     },
@@ -42,8 +41,8 @@ const HAND_OVER_MAX: Duration = Duration::from_secs(1);
 const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::SERVE };
 
 /// What a call to the daemon asks for.
-#[derive(Clone, Copy, Debug)]
-enum Asks {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
     /// A request.
     Work,
     /// Requests that nobody waits for any more.
@@ -64,10 +63,82 @@ pub(super) enum Told<'a> {
     Cancelled(Work),
 }
 
+/// A connection by which a service was offered, before the daemon has said how it took that.
+#[derive(Debug)]
+pub struct Registering<C> {
+    ipc: C,
+    service: OfferedService,
+    /// When it was offered.
+    before_ns: u64,
+}
+
+impl<C: DaemonConnection> Registering<C> {
+    /// Offers a service.
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`]: the service cannot be described, or the daemon is gone.
+    pub fn begin(
+        mut ipc: C,
+        offer: &Offer,
+        clock: &impl ProviderClock,
+    ) -> Result<Self, ProvideError> {
+        let service = offer.named_service();
+        if !offer.description.fits() {
+            return Err(ProvideError::TooLong(service));
+        }
+        let before_ns = clock.now_ns();
+        ask(&mut ipc, method::REGISTER, &offer.message())?;
+        Ok(Self { ipc, service, before_ns })
+    }
+
+    /// How the daemon took it; `None`: it has not said.
+    pub fn poll(
+        &mut self,
+        clock: &impl ProviderClock,
+    ) -> Option<Result<DaemonClock, ProvideError>> {
+        let Self { ipc, service, before_ns } = self;
+        let registered =
+            poll_asked(ipc, |told| DaemonClock::read(told, *before_ns, clock.now_ns()))?;
+        Some(registered.map_err(|error| ProvideError::refused(service.clone(), error)))
+    }
+
+    /// The connection.
+    pub fn connection(&self) -> &C {
+        &self.ipc
+    }
+
+    /// The same, for what a place does between two looks.
+    pub fn connection_mut(&mut self) -> &mut C {
+        &mut self.ipc
+    }
+
+    /// The connection, once the daemon has refused.
+    pub fn into_connection(self) -> C {
+        self.ipc
+    }
+
+    /// The connection, once the daemon has agreed.
+    pub(super) fn into_link(self, clock: DaemonClock, stop_sign: &Arc<StopSign>) -> DaemonLink<C> {
+        let Self { ipc, service, .. } = self;
+        let stop_sign = Arc::clone(stop_sign);
+        let session = Arc::new(DaemonSession { lifeline: ipc.lifeline(), stop_sign });
+        DaemonLink {
+            service: service.number,
+            clock,
+            cancellation: Cancellation::of_session(&session, None),
+            session,
+            answer_bytes_max: ipc.terms().request_bytes_max.saturating_sub(HEADS_BYTES_MAX),
+            is_watching: false,
+            ipc,
+        }
+    }
+}
+
 /// A connection by which a service is offered.
 #[derive(Debug)]
-pub(super) struct DaemonLink {
-    ipc: ipc::PipelinedClient<Asks>,
+pub(super) struct DaemonLink<C> {
+    ipc: C,
     service: u16,
     clock: DaemonClock,
     /// The sign of the end, for handlers.
@@ -79,39 +150,13 @@ pub(super) struct DaemonLink {
     is_watching: bool,
 }
 
-impl DaemonLink {
-    /// Connects and offers a service.
-    ///
-    /// # Errors
-    ///
-    /// [`ProvideError`]: the daemon does not want the service, or is gone.
-    pub(super) fn open(
-        path: &Path,
-        offer: &Offer,
-        config: ClientConfig,
-        stop_sign: &Arc<StopSign>,
-    ) -> Result<Self, ProvideError> {
-        if !offer.description.fits() {
-            return Err(ProvideError::TooLong(offer.named_service()));
-        }
-        let mut ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config)?)?;
-        let before_ns = clock::now_ns();
-        let registered = ask(&mut ipc, method::REGISTER, &offer.message(), |told| {
-            DaemonClock::read(told, before_ns, clock::now_ns())
-        });
-        let clock =
-            registered.map_err(|error| ProvideError::refused(offer.named_service(), error))?;
-        let stop_sign = Arc::clone(stop_sign);
-        let session = Arc::new(DaemonSession { lifeline: ipc.lifeline(), stop_sign });
-        Ok(Self {
-            service: offer.service,
-            clock,
-            cancellation: Cancellation::of_session(&session, None),
-            session,
-            answer_bytes_max: ipc.terms().request_bytes_max.saturating_sub(HEADS_BYTES_MAX),
-            is_watching: false,
-            ipc,
-        })
+impl<C: DaemonConnection> DaemonLink<C> {
+    pub(super) fn connection(&self) -> &C {
+        &self.ipc
+    }
+
+    pub(super) fn connection_mut(&mut self) -> &mut C {
+        &mut self.ipc
     }
 
     pub(super) fn session(&self) -> &Arc<DaemonSession> {
@@ -132,13 +177,16 @@ impl DaemonLink {
         (self.ipc.depth() - 1).max(1)
     }
 
-    /// Asks the daemon to introduce clients over `channel`. Returns the rank of this node; `None`: it introduces none.
-    pub(super) fn receive(&mut self, channel: BorrowedFd<'_>) -> Option<u32> {
-        self.ipc.send_descriptor(channel).ok()?;
-        let service = self.service.to_le_bytes();
-        let rank =
-            ask(&mut self.ipc, method::RECEIVE, &service, |told| told.first_chunk().copied());
-        rank.ok()?.map(u32::from_le_bytes)
+    /// Asks the daemon to introduce clients over `channel`.
+    pub(super) fn receive(&mut self, channel: BorrowedFd<'_>) -> Result<(), CallError> {
+        self.ipc.send_descriptor(channel).map_err(CallError::not_sent)?;
+        ask(&mut self.ipc, method::RECEIVE, &self.service.to_le_bytes())
+    }
+
+    /// The rank of this node, where the daemon introduces clients. `None`: it has not said.
+    pub(super) fn poll_received(&mut self) -> Option<Option<u32>> {
+        let received = poll_asked(&mut self.ipc, |told| told.first_chunk().copied())?;
+        Some(received.ok().flatten().map(u32::from_le_bytes))
     }
 
     /// Asks for as many requests as may come at a time, and to be told of those that nobody waits for.
@@ -168,10 +216,9 @@ impl DaemonLink {
         self.submit(&[head.as_bytes(), &service], Asks::Watch)
     }
 
-    /// Makes a call without a deadline: work may be long in coming, and the kernel tells of the daemon's end.
+    /// Makes a call without a deadline.
     fn submit(&mut self, parts: &[&[u8]], asks: Asks) -> Result<(), CallError> {
-        let sent = self.ipc.submit_parts_within(parts, Duration::MAX, asks);
-        sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
+        self.ipc.submit_endless(parts, asks).map_err(CallError::not_sent)
     }
 
     /// Reads what came.
@@ -223,24 +270,6 @@ impl DaemonLink {
         self.submit(&[call.as_bytes(), head.as_bytes(), body], Asks::Work)
     }
 
-    /// The same, with a body that is put where the daemon reads it. `Ok(false)`: it was given up while it was filled.
-    pub(super) fn answer_in_place(
-        &mut self,
-        work: u64,
-        verdict: Verdict,
-        len_bytes: usize,
-        fill: impl FnOnce(&mut Filler<'_>),
-    ) -> Result<bool, CallError> {
-        let (call, head) = (daemon_head(method::SERVE), self.serve_head(work, verdict));
-        let heads = [call.as_bytes(), head.as_bytes()];
-        let message = Filled::behind(&heads, len_bytes, fill);
-        let sent = self.ipc.submit_filled_within(&message, Duration::MAX, Asks::Work);
-        match sent.map_err(|refused| refused.error) {
-            Err(ipc::CallError::GivenUp) => Ok(false),
-            sent => sent.map(|_| true).map_err(CallError::not_sent),
-        }
-    }
-
     fn serve_head(&self, work: u64, verdict: Verdict) -> ServeHead {
         ServeHead {
             work: work.into(),
@@ -256,9 +285,10 @@ impl DaemonLink {
         self.ipc.flush();
     }
 
-    /// Whether there is room for a call besides those for requests.
-    pub(super) fn has_room(&self) -> bool {
-        self.ipc.free() > 0
+    /// Whether there is room for a call besides those for requests: entries of requests that are `unanswered` are for
+    /// their answers.
+    pub(super) fn has_room(&self, unanswered: usize) -> bool {
+        self.ipc.free() > unanswered
     }
 
     /// Tells of calls that went without the daemon.
@@ -268,6 +298,31 @@ impl DaemonLink {
             // It fails if the daemon is gone.
             let _ = self.submit(&[head.as_bytes(), records.as_bytes()], Asks::Sign);
             self.ipc.flush();
+        }
+    }
+
+    /// Before a sleep; `false`: there is something to read.
+    pub(super) fn arm(&mut self) -> bool {
+        self.ipc.arm()
+    }
+}
+
+impl DaemonLink<ipc::PipelinedClient<Asks>> {
+    /// Answers a request, with a body that is put where the daemon reads it. `Ok(false)`: it was given up while it was filled.
+    pub(super) fn answer_in_place(
+        &mut self,
+        work: u64,
+        verdict: Verdict,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<bool, CallError> {
+        let (call, head) = (daemon_head(method::SERVE), self.serve_head(work, verdict));
+        let heads = [call.as_bytes(), head.as_bytes()];
+        let message = Filled::behind(&heads, len_bytes, fill);
+        let sent = self.ipc.submit_filled_within(&message, Duration::MAX, Asks::Work);
+        match sent.map_err(|refused| refused.error) {
+            Err(ipc::CallError::GivenUp) => Ok(false),
+            sent => sent.map(|_| true).map_err(CallError::not_sent),
         }
     }
 
@@ -286,13 +341,13 @@ impl DaemonLink {
         }
     }
 
-    /// Before a sleep; `false`: there is something to read.
-    pub(super) fn arm(&mut self) -> bool {
-        self.ipc.arm()
+    /// After a look that found nothing.
+    pub(super) fn rest(&mut self) {
+        self.ipc.rest();
     }
 }
 
-impl AsFd for DaemonLink {
+impl AsFd for DaemonLink<ipc::PipelinedClient<Asks>> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ipc.as_fd()
     }
@@ -303,27 +358,25 @@ fn daemon_head(of_method: u16) -> CallHead {
     call_head(To { method: of_method, ..TO_DAEMON }, Duration::MAX, 0, 0)
 }
 
-/// Asks the daemon for something and waits for what it tells.
-fn ask<T>(
-    ipc: &mut ipc::PipelinedClient<Asks>,
-    of_method: u16,
-    body: &[u8],
-    read: impl Fn(&[u8]) -> T,
-) -> Result<T, CallError> {
+/// Asks the daemon for something.
+fn ask(ipc: &mut impl DaemonConnection, of_method: u16, body: &[u8]) -> Result<(), CallError> {
     let head = daemon_head(of_method);
     let sent = ipc.submit_parts(&[head.as_bytes(), body], Asks::Sign);
-    sent.map_err(|refused| CallError::not_sent(refused.error))?;
+    sent.map_err(CallError::not_sent)?;
     ipc.flush();
+    Ok(())
+}
+
+/// What the daemon tells about the one thing that it was asked for; `None`: nothing so far.
+fn poll_asked<T>(
+    ipc: &mut impl DaemonConnection,
+    read: impl Fn(&[u8]) -> T,
+) -> Option<Result<T, CallError>> {
     let mut outcome = None;
-    loop {
-        ipc.poll_outcomes(|_, told| {
-            outcome = Some(told.map(&read).map_err(|failed| CallError::of(failed, TO_DAEMON)));
-        });
-        if let Some(outcome) = outcome {
-            return outcome;
-        }
-        ipc.rest();
-    }
+    ipc.poll_outcomes(|_, told| {
+        outcome = Some(told.map(&read).map_err(|failed| CallError::of(failed, TO_DAEMON)));
+    });
+    outcome
 }
 
 fn parse<'a>(

@@ -16,7 +16,9 @@ mod in_place;
 mod inbound;
 mod link;
 mod offer;
+mod os_place;
 mod outbox;
+mod place;
 mod reception;
 mod request;
 mod requests;
@@ -39,7 +41,11 @@ pub use offer::{Offer, OfferedService, ProvideError};
 pub use request::{ProviderStop, Request, RequestContext};
 
 use crate::ClientConfig;
-use session::Session;
+pub use clock::DaemonClock;
+pub use link::{Asks, Registering};
+pub(crate) use os_place::OsPlace;
+pub use place::{DaemonConnection, IntroducedClients, ProviderClock, ProviderPlace};
+pub use session::{ProviderSession, Turned};
 
 /// Provides one service.
 ///
@@ -62,7 +68,7 @@ use session::Session;
 /// ```
 #[derive(Debug)]
 pub struct Provider {
-    session: Session,
+    session: ProviderSession<OsPlace>,
 }
 
 impl Provider {
@@ -81,7 +87,7 @@ impl Provider {
     ///
     /// [`ProvideError`].
     pub fn offer(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Self, ProvideError> {
-        Ok(Self { session: Session::open(path, offer, config)? })
+        Ok(Self { session: ProviderSession::open(path, offer, config)? })
     }
 
     /// Ends what serves, from another thread or a handler: requests that were taken are answered, others end

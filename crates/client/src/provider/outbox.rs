@@ -2,13 +2,14 @@
 
 use std::{
     collections::VecDeque,
+    io,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use memory::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use os::event::EventFd;
 
-use crate::provider::{stop_sign::StopSign, verdict::Verdict};
+use crate::provider::{offer::ProvideError, stop_sign::StopSign, verdict::Verdict};
 
 /// Names a request: where its answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +47,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new() -> Result<Self, os::event::EventError> {
+    /// # Errors
+    ///
+    /// [`ProvideError::Os`]: there is nothing to wake a thread with.
+    pub(super) fn open() -> Result<Self, ProvideError> {
+        let event = EventFd::new().map_err(|error| ProvideError::Os(io::Error::other(error)))?;
         Ok(Self {
             answers: Mutex::default(),
             count: AtomicUsize::new(0),
@@ -54,7 +59,7 @@ impl Outbox {
             is_asleep: AtomicBool::new(false),
             stop_sign: Arc::new(StopSign::new()),
             epoch: AtomicU64::new(1),
-            event: EventFd::new()?,
+            event,
         })
     }
 

@@ -1,13 +1,12 @@
 //! Clients of this node that call a provider without the daemon in between: the daemon introduces them.
 
 use std::{
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
     time::Duration,
 };
 
 use ipc::{ClientId, Filler, OpenRequest, RequestId};
-use os::clock;
 use proto::Status;
 use zerocopy::FromBytes as _;
 
@@ -18,6 +17,7 @@ use crate::{
         direct_counts::DirectCounts,
         inbound::{Context, Inbound},
         link::DaemonLink,
+        place::{IntroducedClients, ProviderClock, ProviderPlace},
         verdict::{TOO_LONG, Verdict, too_long},
     },
 };
@@ -32,8 +32,9 @@ const DEPTH: u16 = 32;
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub(super) struct Reception {
-    server: ipc::Server,
+pub(super) struct Reception<P: ProviderPlace> {
+    server: P::Clients,
+    clock: P::Clock,
     /// Rank of this node.
     rank: u32,
     answer_bytes_max: usize,
@@ -43,9 +44,9 @@ pub(super) struct Reception {
     callers: Vec<Option<(ClientId, Cancellation)>>,
 }
 
-impl Reception {
-    /// Offers the daemon to introduce clients; `None`: it does not.
-    pub(super) fn open(link: &mut DaemonLink) -> Option<Self> {
+impl<P: ProviderPlace> Reception<P> {
+    /// What receives clients once the daemon introduces them, which is asked to; `None`: it is not.
+    pub(super) fn begin(place: &mut P, link: &mut DaemonLink<P::Daemon>) -> Option<Self> {
         let terms = link.terms();
         let message_max = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         let config = ipc::ServerConfig {
@@ -56,15 +57,26 @@ impl Reception {
             turn_budget: DEPTH.into(),
             ..ipc::ServerConfig::default()
         };
-        let (server, channel) = ipc::Server::introduced(config).ok()?;
+        let (server, channel): (_, OwnedFd) = place.serve_clients(config)?;
+        link.receive(channel.as_fd()).ok()?;
         Some(Self {
             server,
-            rank: link.receive(channel.as_fd())?,
+            clock: place.clock().clone(),
+            rank: u32::MAX,
             answer_bytes_max: link.answer_bytes_max(),
-            counts: DirectCounts::default(),
+            counts: DirectCounts::new(P::COUNTS_INTERVAL),
             daemon: Arc::clone(link.session()),
             callers: Vec::new(),
         })
+    }
+
+    /// The daemon introduces clients from now on; this node has this rank.
+    pub(super) fn set_rank(&mut self, rank: u32) {
+        self.rank = rank;
+    }
+
+    pub(super) fn server(&mut self) -> &mut P::Clients {
+        &mut self.server
     }
 
     /// Before a sleep; `false`: there is something to do.
@@ -74,7 +86,7 @@ impl Reception {
 
     /// After a sleep.
     pub(super) fn wake_up(&mut self) {
-        self.server.service_now();
+        self.server.wake_up();
     }
 
     /// Takes so many requests of a client in a turn, at most.
@@ -84,16 +96,18 @@ impl Reception {
 
     /// How long this thread may sleep.
     pub(super) fn sleep_max(&self, sleep_max: Duration) -> Duration {
-        let sleep_max = if self.server.clients().next().is_some() { LOOK_MAX } else { sleep_max };
+        let sleep_max = if self.server.has_clients() { LOOK_MAX } else { sleep_max };
         // Where the daemon has no room now, a while later.
-        let wait_max =
-            self.counts.wait_max().map(|wait_max| wait_max.max(Duration::from_millis(1)));
+        let wait_max = self
+            .counts
+            .wait_max(&self.clock)
+            .map(|wait_max| wait_max.max(Duration::from_millis(1)));
         wait_max.map_or(sleep_max, |wait_max| sleep_max.min(wait_max))
     }
 
     /// What the daemon is to be told of calls that went without it, if it is time to, or at once.
     pub(super) fn take_counts(&mut self, at_once: bool) -> Vec<DirectRecord> {
-        self.counts.take(at_once)
+        self.counts.take(&self.clock, at_once)
     }
 
     /// A client got an answer.
@@ -110,7 +124,8 @@ impl Reception {
         let Some(request) = self.server.take() else { return false };
         let OpenRequest { id, payload, replies } = request;
         let cancellation = cancellation_of(&mut self.callers, &self.daemon, id, replies);
-        match read(payload, self.rank, replies.process_of(id), cancellation) {
+        let process = replies.process_of(id);
+        match read(payload, self.rank, process, cancellation, &self.clock) {
             _ if replies.is_abandoned(id) => {
                 refuse(replies, id, Verdict::GIVEN_UP, &[]);
                 self.count(id, Verdict::GIVEN_UP);
@@ -134,6 +149,7 @@ impl Reception {
         mut serve: impl FnMut(&Inbound<'_>, &mut Vec<u8>) -> Option<Status>,
     ) -> usize {
         let (mut count, answer_bytes_max) = (0, self.answer_bytes_max);
+        let clock = self.clock.clone();
         let mut answered = None;
         while !*is_over
             && self.take(|Taken { id, inbound, replies }| match serve(&inbound, answer) {
@@ -143,7 +159,7 @@ impl Reception {
                     answered = Some((id, TOO_LONG));
                 }
                 Some(status) => {
-                    let verdict = Verdict::of_service(status, inbound.context);
+                    let verdict = Verdict::of_service(status, inbound.context, &clock);
                     reply(replies, id, verdict, answer);
                     answered = Some((id, verdict));
                 }
@@ -202,13 +218,13 @@ impl Reception {
         let filled = self.server.replies().reply_unless_given_up(id, len_bytes, fill);
         let is_filled = filled != Err(ipc::ReplyError::GivenUp);
         if is_filled {
-            self.count(id, Verdict::of_service(Status::Ok, None));
+            self.count(id, Verdict::of_service(Status::Ok, None, &self.clock));
         }
         is_filled
     }
 }
 
-impl AsFd for Reception {
+impl<P: ProviderPlace<Clients = ipc::Server>> AsFd for Reception<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.server.as_fd()
     }
@@ -251,6 +267,7 @@ fn read<'a>(
     rank: u32,
     process: Option<ipc::ClientProcess>,
     cancellation: &'a Cancellation,
+    clock: &impl ProviderClock,
 ) -> Option<Inbound<'a>> {
     let (head, mut body) = DirectHead::read_from_prefix(payload).ok()?;
     let mut trace = 0;
@@ -260,7 +277,7 @@ fn read<'a>(
     }
     let timeout_ns = u64::from(head.timeout_us.get()) * 1000;
     let context = Context {
-        deadline_ns: clock::now_ns().saturating_add(timeout_ns),
+        deadline_ns: clock.now_ns().saturating_add(timeout_ns),
         uid: process.map(|process| process.uid),
         pid: process.map(|process| process.pid).filter(|pid| *pid != 0),
         trace,

@@ -7,7 +7,9 @@ use proto::Status;
 use crate::provider::{
     cancellation::Cancellation,
     inbound::{Context, Inbound},
+    os_place::OsClock,
     outbox::{Answered, Outbox, Work},
+    place::ProviderClock,
     verdict::Verdict,
 };
 
@@ -140,12 +142,14 @@ impl Request {
     /// Answers. With a status that is no success, `body` is its detail; if the deadline has passed,
     /// the caller gets that instead.
     pub fn reply(mut self, status: Status, body: Vec<u8>) {
-        self.answer(Verdict::of_service(status, Some(self.context.caller)), body);
+        self.answer(Verdict::of_service(status, Some(self.context.caller), &OsClock), body);
     }
 
     /// Ends a request that nobody waits for, and that was not handed to the service; hands any other back.
-    pub(super) fn end_if_cancelled(mut self) -> Option<Self> {
-        if self.context.time_left().is_zero() {
+    #[doc(hidden)] // for simulators
+    #[must_use]
+    pub fn end_if_cancelled(mut self, clock: &impl ProviderClock) -> Option<Self> {
+        if self.context.caller.is_late(clock) {
             self.answer(Verdict::TOO_LATE, Vec::new());
         } else if self.context.cancellation.is_told() {
             self.answer(Verdict::GIVEN_UP, Vec::new());
@@ -173,7 +177,10 @@ impl Drop for Request {
         if !self.is_answered {
             let is_panicking = std::thread::panicking();
             let status = if is_panicking { Status::Internal } else { Status::Unknown };
-            self.answer(Verdict::of_service(status, Some(self.context.caller)), Vec::new());
+            self.answer(
+                Verdict::of_service(status, Some(self.context.caller), &OsClock),
+                Vec::new(),
+            );
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::provider::{
     link::{DaemonLink, Told},
     offer::WINDOW,
     outbox::Work,
+    place::DaemonConnection,
 };
 
 /// Is given a request by its number; says how it is told that nobody waits for it, if it can be.
@@ -69,6 +70,17 @@ impl Requests {
         self.given.is_empty()
     }
 
+    /// Requests of the daemon that are not answered.
+    pub(super) fn of_daemon(&self) -> usize {
+        let is_of_daemon = |work: &&Work| matches!(work, Work::Daemon(_));
+        self.given.keys().filter(is_of_daemon).count() + self.backlog.len()
+    }
+
+    /// Requests that are not answered.
+    pub(super) fn unanswered(&self) -> usize {
+        self.given.len() + self.backlog.len()
+    }
+
     pub(super) fn has_room_for_clients(&self) -> bool {
         self.given.len() < self.clients_window
     }
@@ -90,7 +102,11 @@ impl Requests {
     }
 
     /// Gives what there was no room for before.
-    pub(super) fn give_backlog(&mut self, link: &DaemonLink, take: &mut Take<'_>) {
+    pub(super) fn give_backlog(
+        &mut self,
+        link: &DaemonLink<impl DaemonConnection>,
+        take: &mut Take<'_>,
+    ) {
         while self.given.len() < self.window
             && let Some(message) = self.backlog.pop_front()
         {

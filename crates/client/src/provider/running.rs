@@ -29,8 +29,9 @@ use crate::{
     provider::{
         inbound::Inbound,
         offer::ProvideError,
+        os_place::{OsClock, OsPlace},
         request::Request,
-        session::Session,
+        session::ProviderSession,
         thread_queue::{Job, ThreadQueue},
         verdict::Verdict,
     },
@@ -58,7 +59,7 @@ const IDLE_LOOKS_MAX: u32 = 64;
 
 /// A connection to the daemon, and what was read of it.
 struct SharedSession {
-    session: Session,
+    session: ProviderSession<OsPlace>,
     /// Requests that the leader has read and not begun.
     waiting: VecDeque<Request>,
     /// Why the leader gave up.
@@ -100,7 +101,7 @@ impl SharedSession {
     /// The leader answers a request.
     fn answer(&mut self, request: Request, status: Status, answer: &[u8]) {
         self.answered += 1;
-        let verdict = Verdict::of_service(status, Some(request.context().caller));
+        let verdict = Verdict::of_service(status, Some(request.context().caller), &OsClock);
         if let Err(error) = self.session.end_request(request.into_work(), verdict, answer) {
             self.failed = Some(error);
         }
@@ -120,7 +121,7 @@ struct ServingThreads<'a, F> {
 
 /// See [`Provider::serve_on`](crate::Provider::serve_on).
 pub(super) fn serve_on<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync>(
-    mut session: Session,
+    mut session: ProviderSession<OsPlace>,
     threads: usize,
     serve: &F,
 ) -> Result<(), ProvideError> {
@@ -236,7 +237,7 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
             match job {
                 Job::Lead => self.lead(&mut answer),
                 Job::Serve(request) => {
-                    let Some(request) = request.end_if_cancelled() else { continue };
+                    let Some(request) = request.end_if_cancelled(&OsClock) else { continue };
                     let begin_ns = clock::now_ns();
                     let status = self.handle(&request, &mut answer);
                     self.queue.count(is_quick(begin_ns));
@@ -252,7 +253,7 @@ impl<F: Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync> ServingThreads<'_, F> {
         (shared.answered, shared.slow) = (0, 0);
         while let Some(count) = shared.read() {
             while let Some(request) = shared.waiting.pop_front() {
-                let Some(request) = request.end_if_cancelled() else { continue };
+                let Some(request) = request.end_if_cancelled(&OsClock) else { continue };
                 let step = self.begin_handler();
                 let begin_ns = shared.is_timed().then(clock::now_ns);
                 drop(shared);

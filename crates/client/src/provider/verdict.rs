@@ -2,7 +2,10 @@
 
 use proto::Status;
 
-use crate::{message::origin, provider::inbound::Context};
+use crate::{
+    message::origin,
+    provider::{inbound::Context, place::ProviderClock},
+};
 
 /// The status of a request, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +26,12 @@ impl Verdict {
 
     /// What the service says. A status that is no success and comes after the deadline is the doing of that: a service
     /// that looks whether its caller still waits would blame itself.
-    pub(super) fn of_service(status: Status, context: Option<Context>) -> Self {
-        let is_late = || context.is_some_and(|context| context.time_left().is_zero());
+    pub(super) fn of_service(
+        status: Status,
+        context: Option<Context>,
+        clock: &impl ProviderClock,
+    ) -> Self {
+        let is_late = || context.is_some_and(|context| context.is_late(clock));
         if status != Status::Ok && is_late() {
             return Self { status: Status::DeadlineExceeded, origin: origin::ENDED };
         }

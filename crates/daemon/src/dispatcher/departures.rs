@@ -234,8 +234,10 @@ impl<P: ClientPort> Dispatcher<P> {
         });
         self.end_provider_call(replies, worker, key, status, &[]);
         let Some((service, client)) = given else { return };
+        let bytes_max = self.admission.body_bytes_max();
         let provider = self.services.provider(service);
-        let told = provider.and_then(|provider| provider.members.cancel(client, key.to_u64()));
+        let told =
+            provider.and_then(|provider| provider.members.cancel(client, key.to_u64(), bytes_max));
         tell_provider::<P>(replies, told);
     }
 
@@ -249,10 +251,11 @@ impl<P: ClientPort> Dispatcher<P> {
         let client = P::client_of(reply_to);
         let service = payload.try_into().map(u16::from_le_bytes);
         let service = service.map_err(|_| Status::InvalidArgument)?;
+        let bytes_max = self.admission.body_bytes_max();
         let provider = self.services.provider(service);
         let provider = provider.filter(|provider| provider.members.has(client));
         let members = &mut provider.ok_or(Status::FailedPrecondition)?.members;
-        tell_provider::<P>(replies, members.watch(client, reply_to));
+        tell_provider::<P>(replies, members.watch(client, reply_to, bytes_max));
         Ok(())
     }
 }

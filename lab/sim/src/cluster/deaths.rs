@@ -53,13 +53,11 @@ impl Cluster {
     pub(super) fn client_dies(&mut self, rank: u32, client: usize, is_killed: bool) {
         let Some(node) = &self.nodes[rank as usize] else { return };
         let (socket, now) = (node.socket, self.network.now());
-        let Some(mut dying) = self.clients[rank as usize].get_mut(client).and_then(Option::take)
-        else {
+        let Some(dying) = self.clients[rank as usize].get_mut(client).and_then(Option::take) else {
             return;
         };
         let id = dying.id;
         dying.end(&mut self.history.borrow_mut(), now, is_killed);
-        drop(dying);
         self.ring(socket);
         let at = now + Time::from_ns(1 + self.random().number(DEATH_NS));
         self.network.schedule(at, Event::Departed { socket, client, id });
@@ -78,7 +76,7 @@ impl Cluster {
         *epoch = if goes_back { *epoch / 2 } else { *epoch + 1_000_000_000 };
         let now = self.network.now();
         let mut history = self.history.borrow_mut();
-        for mut client in self.clients[at].iter_mut().filter_map(Option::take) {
+        for client in self.clients[at].iter_mut().filter_map(Option::take) {
             client.end(&mut history, now, true);
         }
     }

@@ -4,7 +4,8 @@
 //!  caller    client::direct::DirectCalls  counts calls, asks, looks for the welcome, leaves, forgets
 //!            ipc::sans_os::ClientCore  the calls of each session
 //!  daemon    admission, DirectSessions, Introducer: as on every node, over real sockets, which never wait
-//!  provider  ipc::sans_os::ServerCore  the sessions; what the daemon tells comes by ipc::sans_os::read_introducer
+//!  provider  client::ProviderSession, its server of clients over ipc::sans_os::ServerCore; what the daemon tells
+//!            comes by ipc::sans_os::read_introducer
 //! ```
 //!
 //! Made up is the way of the memory: on the heap, handed over by a number that the welcome carries, where production sends
@@ -13,19 +14,16 @@
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
+    fmt,
     os::fd::OwnedFd,
     rc::Rc,
 };
 
-use client::{
-    direct::DirectSession,
-    message::{DirectHead, DirectRecord, origin},
-};
+use client::{IntroducedClients, ProviderClock as _, direct::DirectSession};
 use ipc::{
-    CallOutcome, ClientId, ClientProcess, Introduction, NewcomerState, RequestId,
+    CallOutcome, ClientId, ClientProcess, Introduction, NewcomerState, OpenRequest, Replies,
     sans_os::{
-        ClientCore, ClientMemory, IntroducerMessage, Notice, OpenRequest, ServerCore, Welcome,
-        read_introducer,
+        ClientCore, ClientMemory, IntroducerMessage, Notice, ServerCore, Welcome, read_introducer,
     },
 };
 use os::{
@@ -33,20 +31,11 @@ use os::{
     fdpass::RecvError,
     unix::{UnixConnection, user_id},
 };
-use rpc::Status;
-use zerocopy::FromBytes as _;
 
-use super::{history::History, plan::Plan};
-use crate::world::{RandomStream, Time};
+use super::provider::SimClock;
 
-/// Calls in flight of a session, as of providers.
-const DEPTH: u16 = 32;
-/// Sessions of a provider.
-const SESSIONS_MAX: u16 = 64;
 /// What an introducer says that is read at a time.
 const NEWS_MAX: usize = 8;
-/// A request that is not answered at once is within so long.
-const HELD_NS: u64 = 5_000;
 
 /// The process of the simulator, which is that of all clients: the kernel says so of their sockets.
 pub(super) fn own_process() -> ClientProcess {
@@ -174,7 +163,6 @@ impl Session {
 /// A session, as its provider has it.
 struct Hosted {
     id: ClientId,
-    tag: u64,
     number: u64,
     socket: UnixConnection,
 }
@@ -185,49 +173,54 @@ impl Drop for Hosted {
     }
 }
 
-/// What a step of a provider leads to.
-#[derive(Default)]
-pub(super) struct Hosting {
-    /// Requests that were taken or answered.
-    pub(super) handled: usize,
-    /// Answers were given.
-    pub(super) has_answered: bool,
-    /// Sessions whose callers sleep and have answers.
-    pub(super) wakes: Vec<u64>,
-}
-
-/// A provider's way to answer callers without the daemon.
-pub(super) struct Host {
+/// The clients that a provider was introduced to: the driver of its server, over memory of this process.
+pub(super) struct SimClients {
     server: ServerCore,
+    clock: SimClock,
     channel: UnixConnection,
     sessions: Vec<Hosted>,
     desk: SharedDesk,
     is_dead: Rc<Cell<bool>>,
+    /// Its process is killed, and says nothing more.
+    is_killed: bool,
     /// What the daemon told, in order.
     told: VecDeque<IntroducerMessage>,
-    /// Requests that were executed, their answers, and when these are given.
-    held: Vec<(RequestId, Vec<u8>, Time)>,
-    /// Answers that the daemon does not know of, by the tags of sessions.
-    untold: BTreeMap<u64, u32>,
+    /// Sessions whose callers are to be woken.
+    wakes: Vec<u64>,
+    /// Answers that callers may not have been told of.
+    responses: u64,
+    /// The turn ended with requests that were not taken.
+    is_paused: bool,
 }
 
-impl Host {
-    /// It, and what the daemon is to have.
-    pub(super) fn new(plan: &Plan, desk: &SharedDesk) -> Option<(Self, OwnedFd)> {
+impl fmt::Debug for SimClients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimClients").field("sessions", &self.sessions.len()).finish_non_exhaustive()
+    }
+}
+
+impl SimClients {
+    /// They, and what the daemon is to have.
+    pub(super) fn new(
+        config: ipc::ServerConfig,
+        clock: &SimClock,
+        desk: &SharedDesk,
+    ) -> Option<(Self, OwnedFd)> {
         let (channel, given) = UnixConnection::pair().ok()?;
-        let config = ipc::ServerConfig { depth: DEPTH, clients_max: SESSIONS_MAX, ..plan.ipc() };
-        let server = ServerCore::on_heap(config).ok()?;
-        let host = Self {
-            server,
+        let clients = Self {
+            server: ServerCore::on_heap(config).ok()?,
+            clock: clock.clone(),
             channel,
             sessions: Vec::new(),
             desk: Rc::clone(desk),
             is_dead: Rc::default(),
+            is_killed: false,
             told: VecDeque::new(),
-            held: Vec::new(),
-            untold: BTreeMap::new(),
+            wakes: Vec::new(),
+            responses: 0,
+            is_paused: false,
         };
-        Some((host, given))
+        Some((clients, given))
     }
 
     /// Takes what the daemon tells, and looks for callers that are gone; whether there is something to do.
@@ -252,54 +245,17 @@ impl Host {
         self.sessions.iter().any(|hosted| hosted.number == number)
     }
 
-    /// A turn.
-    pub(super) fn step(
-        &mut self,
-        (rank, now, now_ns): (u32, Time, u64),
-        random: &mut RandomStream,
-        history: &mut History,
-    ) -> Hosting {
-        let mut hosting = Hosting::default();
-        if self.has_news() {
-            hosting.wakes = self.hear();
+    /// What the kernel tells, before a turn.
+    pub(super) fn hear(&mut self) {
+        if !self.has_news() {
+            return;
         }
-        self.answer_held(now, &mut hosting);
-        while let Some(request) = self.server.take() {
-            hosting.handled += 1;
-            let OpenRequest { id, payload, replies } = request;
-            if replies.is_abandoned(id) {
-                let [status, origin] = [Status::DeadlineExceeded.code(), origin::NOT_EXECUTED];
-                // A caller that is gone needs no answer.
-                let _ = replies.reply_error(id, u32::from_le_bytes([status, origin, 0, 0]));
-                continue;
-            }
-            let Ok((_, body)) = DirectHead::read_from_prefix(payload) else {
-                history.fail(|| format!("a provider of rank {rank} got {} B", payload.len()));
-                continue;
-            };
-            let mut answer = Vec::new();
-            history.execute((rank, rank), body, &mut answer);
-            let at =
-                if random.happens(500) { now } else { now + Time::from_ns(random.number(HELD_NS)) };
-            self.held.push((id, answer, at));
-        }
-        self.answer_held(now, &mut hosting);
-        if self.server.is_clock_due() && self.server.tick(now_ns) {
-            self.server.housekeep(now_ns);
-        }
-        hosting.wakes.extend(self.do_notices());
-        hosting
-    }
-
-    /// Admits callers, retires sessions, and forgets those that have ended; returns whom to wake.
-    fn hear(&mut self) -> Vec<u64> {
-        let mut wakes = Vec::new();
         while let Some(told) = self.told.pop_front() {
             // Before a slot is given to another caller.
-            wakes.extend(self.do_notices());
+            self.deliver();
             match told {
                 IntroducerMessage::Introduced(socket, introduction) => {
-                    self.admit(socket, introduction)
+                    self.admit(socket, introduction);
                 }
                 IntroducerMessage::Retire(tag) => self.server.retire(tag),
                 IntroducerMessage::AskToLeave(tag) => self.server.ask_to_leave(tag),
@@ -312,7 +268,16 @@ impl Host {
         for hosted in over {
             self.server.departed(hosted.id);
         }
-        wakes
+    }
+
+    /// What time has brought, after a turn.
+    pub(super) fn end_turn(&mut self) {
+        let (server, now_ns) = (&mut self.server, self.clock.now_ns());
+        let is_paused = std::mem::take(&mut self.is_paused);
+        if is_paused || server.is_clock_due() && server.tick(now_ns) {
+            server.housekeep(now_ns);
+        }
+        self.deliver();
     }
 
     fn admit(&mut self, socket: UnixConnection, introduction: Introduction) {
@@ -327,71 +292,86 @@ impl Host {
         desk.given.insert(number, Given { welcome, memory, is_host_dead });
         // A caller that is gone reads nothing.
         let _ = socket.send(&number.to_le_bytes(), &[], clock::NOW);
-        self.sessions.push(Hosted { id, tag, number, socket });
+        self.sessions.push(Hosted { id, number, socket });
     }
 
-    fn answer_held(&mut self, now: Time, hosting: &mut Hosting) {
-        for (id, answer, _) in self.held.extract_if(.., |(_, _, at)| *at <= now) {
-            hosting.handled += 1;
-            hosting.has_answered = true;
-            // A caller that is gone needs no answer.
-            let _ = self.server.replies().reply(id, &answer);
-            if let Some(hosted) = self.sessions.iter().find(|hosted| hosted.id == id.client()) {
-                *self.untold.entry(hosted.tag).or_default() += 1;
-            }
-        }
-    }
-
-    /// When the next answer is due.
-    pub(super) fn due(&self) -> Option<Time> {
-        self.held.iter().map(|(_, _, at)| *at).min()
-    }
-
-    /// The sessions of callers that are to be woken.
-    fn do_notices(&mut self) -> Vec<u64> {
-        let mut wakes = Vec::new();
+    /// Does what the server asks for.
+    fn deliver(&mut self) {
         while let Some(notice) = self.server.next_notice() {
             match notice {
                 Notice::Wake(slot) => {
                     let sleeper = self.sessions.iter().find(|hosted| hosted.id.slot() == slot);
-                    wakes.extend(sleeper.map(|hosted| hosted.number));
+                    self.wakes.extend(sleeper.map(|hosted| hosted.number));
                 }
                 Notice::Disconnect(slot) => {
                     self.sessions.retain(|hosted| hosted.id.slot() != slot);
                 }
             }
         }
-        wakes
     }
 
-    /// Before a sleep; `false`: there is something to do. Callers to be woken besides.
-    pub(super) fn arm(&mut self) -> (bool, Vec<u64>) {
-        let may_sleep = self.server.arm();
-        (may_sleep && !self.has_news(), self.do_notices())
+    /// Sessions whose callers sleep and are to be woken.
+    pub(super) fn take_wakes(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.wakes)
     }
 
-    pub(super) fn wake_up(&mut self) {
-        self.server.wake_up();
+    /// Whether answers were given since the last question.
+    pub(super) fn take_answered(&mut self) -> bool {
+        let responses = self.server.stats().responses;
+        std::mem::replace(&mut self.responses, responses) != responses
     }
 
-    /// What the daemon is to be told of calls that went without it.
-    pub(super) fn take_counts(&mut self) -> Vec<DirectRecord> {
-        let record = |(tag, count): (u64, u32)| DirectRecord {
-            tag: tag.into(),
-            count: count.into(),
-            status: Status::Ok.code(),
-            is_of_service: 1,
-            reserved: [0; 2],
-        };
-        std::mem::take(&mut self.untold).into_iter().map(record).collect()
+    /// Requests that were taken and not answered.
+    pub(super) fn unanswered(&mut self) -> usize {
+        let Self { server, sessions, .. } = self;
+        sessions.iter().map(|hosted| server.unanswered(hosted.id)).sum()
     }
 
-    /// Its process ends, killed or by itself.
-    pub(super) fn end(&mut self, is_killed: bool) {
-        if !is_killed {
+    /// Its process is killed.
+    pub(super) fn kill(&mut self) {
+        self.is_killed = true;
+    }
+}
+
+impl Drop for SimClients {
+    fn drop(&mut self) {
+        if !self.is_killed {
             self.server.abandon_introduced();
         }
         self.is_dead.set(true);
+    }
+}
+
+impl IntroducedClients for SimClients {
+    fn take(&mut self) -> Option<OpenRequest<'_>> {
+        self.server.take()
+    }
+
+    fn replies(&mut self) -> &mut Replies {
+        self.server.replies()
+    }
+
+    fn set_turn_budget(&mut self, requests: u32) {
+        self.server.set_turn_budget(requests);
+    }
+
+    /// The next turn goes on where this one ends, as in production. There, responses are announced a few turns later.
+    fn pause(&mut self) {
+        self.is_paused = true;
+    }
+
+    fn arm(&mut self) -> bool {
+        let is_idle = self.server.arm();
+        self.deliver();
+        is_idle && !self.has_news()
+    }
+
+    fn wake_up(&mut self) {
+        self.server.wake_up();
+    }
+
+    fn has_clients(&self) -> bool {
+        self.server.clients().next().is_some()
     }
 }
 

@@ -19,6 +19,7 @@
 //! - Once faults are over all daemons find each other, all calls end, and a call of each client to each
 //!   node succeeds.
 
+mod caller;
 mod charge;
 mod client;
 pub mod datagrams;
@@ -31,12 +32,14 @@ mod network;
 mod node;
 mod outcome;
 mod plan;
+mod provider;
 mod recovery;
 mod ringing;
 mod run;
 pub mod scale;
 mod shrink;
 pub mod steady;
+mod step;
 mod swarm;
 mod trace;
 mod workload;

@@ -164,6 +164,13 @@ impl Control for SimControl {
     }
 }
 
+/// A client that has come.
+pub(super) struct Admitted<C> {
+    pub(super) id: ipc::ClientId,
+    pub(super) slot: u16,
+    pub(super) core: ClientCore<C>,
+}
+
 /// One life of a daemon.
 pub(super) struct Node {
     pub(super) socket: Socket,
@@ -287,11 +294,11 @@ impl Node {
     }
 
     /// A client comes.
-    pub(super) fn admit(&mut self) -> Option<(ipc::ClientId, u16, ClientCore<u64>)> {
+    pub(super) fn admit<C>(&mut self) -> Option<Admitted<C>> {
         let (id, welcome, memory) = self.server().admit_on_heap().ok()??;
         let slot = welcome.slot;
         self.server().set_process(id, own_process());
-        Some((id, slot, ClientCore::new(&welcome, memory, 0)))
+        Some(Admitted { id, slot, core: ClientCore::new(&welcome, memory, 0) })
     }
 
     /// All that was counted in this life.

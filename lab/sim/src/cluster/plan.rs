@@ -62,6 +62,8 @@ pub(super) struct Plan {
     pub(super) has_providers: bool,
     /// Whether callers are introduced to them.
     pub(super) is_direct: bool,
+    /// Whether providers of a node share their service. Otherwise the second takes the place of the first.
+    pub(super) shares_services: bool,
     /// Whether those providers never answer.
     pub(super) is_silent: bool,
     /// Calls that the first client of each node has in flight, if it is greedier than the others.
@@ -219,6 +221,7 @@ impl Plan {
             hurried_permille: random.choose(&[0, 0, 100, 500]),
             has_providers: clients > 1 && random.happens(400),
             is_direct: false,
+            shares_services: RandomStream::new(seed, "services").happens(500),
             is_silent: false,
             greedy_window: None,
             is_incast: false,
@@ -259,6 +262,7 @@ impl Plan {
             hurried_permille: 0,
             has_providers: false,
             is_direct: false,
+            shares_services: false,
             is_silent: false,
             greedy_window: None,
             is_incast: false,

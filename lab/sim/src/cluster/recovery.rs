@@ -2,7 +2,15 @@
 
 use daemon::metrics::Counter;
 
-use super::{ClusterError, Setup, client::Role, node::Node, run::Cluster};
+use super::{
+    ClusterError, Setup,
+    caller::Check,
+    client::Client,
+    fault::{Fault, FaultKind},
+    node::Node,
+    run::Cluster,
+    step::SimProvider,
+};
 use crate::world::Time;
 
 /// Once faults are over everything works again within this.
@@ -14,12 +22,13 @@ const CHECK: Time = Time::from_ns(50_000_000);
 
 impl Cluster {
     /// All faults end at `end`: waits until everything works again, and goes on doing so.
-    pub(super) fn recover(&mut self, end: Time) -> Result<(), ClusterError> {
-        self.heal()?;
+    pub(super) fn recover(&mut self, end: Time, setup: &Setup) -> Result<(), ClusterError> {
+        self.heal(setup)?;
         // What broke last is noticed a little later.
         loop {
-            self.run_until(end + HEAL, Self::is_settled)?;
-            if !self.is_settled() || self.network.now() >= end + HEAL {
+            let is_healed = |cluster: &mut Self| cluster.is_settled() && cluster.is_provided();
+            self.run_until(end + HEAL, is_healed)?;
+            if !is_healed(self) || self.network.now() >= end + HEAL {
                 return self.give_up("faults are over and it does not recover");
             }
             let calm = self.network.now() + CALM;
@@ -32,7 +41,7 @@ impl Cluster {
     }
 
     /// All faults are over, and clients make no new calls.
-    fn heal(&mut self) -> Result<(), ClusterError> {
+    fn heal(&mut self, setup: &Setup) -> Result<(), ClusterError> {
         self.network.heal();
         self.is_draining = true;
         for rank in 0..self.plan.nodes {
@@ -40,14 +49,28 @@ impl Cluster {
                 self.start(rank)?;
                 self.admit_all(rank);
             }
-            // Who waits for a service that never answers waits for as long as it lives.
-            for client in 0..if self.plan.is_silent { self.clients[rank as usize].len() } else { 0 }
-            {
+            let dying = if self.plan.is_silent { self.dying_of_silence(setup) } else { 0 };
+            for client in 0..dying {
                 self.client_dies(rank, client, true);
             }
             self.wake_all(rank);
         }
         Ok(())
+    }
+
+    /// How many clients of each node die once faults are over, where a service never answers: its callers wait for as
+    /// long as they live. Its provider learns of their end, and lives, unless a daemon was lost with its callers: the
+    /// others do not tell their providers of that.
+    fn dying_of_silence(&self, setup: &Setup) -> usize {
+        let is_of_a_client = |fault: &Fault| {
+            matches!(
+                fault.kind,
+                FaultKind::ClientDeath | FaultKind::ClientExit | FaultKind::ClientPause
+            )
+        };
+        let providers =
+            if setup.faults().iter().all(is_of_a_client) { self.plan.providers() } else { 0 };
+        (self.plan.clients - providers) as usize
     }
 
     fn wake_all(&mut self, rank: u32) {
@@ -61,24 +84,50 @@ impl Cluster {
     /// Calls everybody once more, which must succeed.
     pub(super) fn check(&mut self) -> Result<(), ClusterError> {
         self.disturbed.fill(false);
+        let has_answering = self.plan.has_providers && !self.plan.is_silent;
+        let services = if has_answering { &[false, true][..] } else { &[false] };
+        let checks = (0..self.plan.nodes).flat_map(|rank| {
+            services.iter().map(move |is_provided| Check { rank, is_provided: *is_provided })
+        });
         for rank in 0..self.plan.nodes {
             for client in self.clients[rank as usize].iter_mut().flatten() {
-                if client.role == Role::Caller {
-                    client.checks = (0..self.plan.nodes).collect();
+                if let Some(caller) = client.as_caller() {
+                    caller.checks = checks.clone().collect();
                 }
             }
             self.wake_all(rank);
         }
         let end = self.network.now() + CHECK;
-        self.run_until(end, |cluster| cluster.is_checked() && cluster.is_settled())?;
-        if !(self.is_checked() && self.is_settled()) {
+        let is_over = |cluster: &mut Self| cluster.is_checked() && cluster.is_settled();
+        self.run_until(end, is_over)?;
+        if !is_over(self) {
             return self.give_up("calls after all faults do not end");
         }
-        Ok(())
+        self.run_until(end, |cluster| cluster.owed() == 0)?;
+        match self.owed() {
+            0 => Ok(()),
+            owed => self.give_up(&format!("providers owe {owed} answers")),
+        }
     }
 
-    fn is_checked(&self) -> bool {
-        self.clients.iter().flatten().flatten().all(|client| client.checks.is_empty())
+    fn is_checked(&mut self) -> bool {
+        let mut clients = self.clients.iter_mut().flatten().flatten();
+        clients.all(|client| client.as_caller().is_none_or(|caller| caller.checks.is_empty()))
+    }
+
+    /// Requests that providers have taken and not answered.
+    fn owed(&mut self) -> usize {
+        let clients = self.clients.iter_mut().flatten().flatten();
+        clients.filter_map(Client::as_provider).map(SimProvider::owed).sum()
+    }
+
+    /// Whether each node that is to have a provider has one.
+    fn is_provided(&mut self) -> bool {
+        let has_provider = |clients: &mut Vec<Option<Client>>| {
+            let mut providers = clients.iter_mut().flatten().filter_map(Client::as_provider);
+            providers.any(|provider| provider.is_serving())
+        };
+        self.plan.providers() == 0 || self.clients.iter_mut().all(has_provider)
     }
 
     /// What must be so at the end.

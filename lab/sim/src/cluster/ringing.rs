@@ -2,7 +2,7 @@
 
 use super::{
     client::Stepped,
-    direct::Host,
+    direct::SimClients,
     network::{Event, Socket},
     run::{Cluster, WAKEUP_NS},
 };
@@ -37,7 +37,8 @@ impl Cluster {
         for client in 0..self.clients[rank].len() {
             let Some(entry) = &mut self.clients[rank][client] else { continue };
             let is_waiting = entry.is_parked && !entry.is_asleep;
-            let is_told = |host: &mut Host| stepped.told.iter().any(|session| host.has(*session));
+            let is_told =
+                |host: &mut SimClients| stepped.told.iter().any(|session| host.has(*session));
             if is_waiting && entry.host().is_some_and(is_told) {
                 let at = now + self.seen();
                 self.schedule_client(socket, client, at);

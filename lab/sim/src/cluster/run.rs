@@ -7,7 +7,7 @@ use ipc::sans_os::Notice;
 
 use super::{
     ClusterError, Setup, charge,
-    client::{Client, Role, Surroundings},
+    client::{Client, Surroundings},
     direct::SharedDesk,
     fault::FaultKind,
     history::History,
@@ -96,7 +96,7 @@ impl Cluster {
 
     /// Runs until the end, and then until everything works again.
     pub(super) fn run(&mut self, setup: &Setup) -> Result<(), ClusterError> {
-        self.run_until(MEET, Self::is_connected)?;
+        self.run_until(MEET, |cluster| cluster.is_connected())?;
         if !self.is_connected() {
             return self.give_up("the daemons did not find each other");
         }
@@ -116,7 +116,7 @@ impl Cluster {
         if self.history.borrow().failure().is_some() {
             return Ok(());
         }
-        self.recover(end)?;
+        self.recover(end, setup)?;
         self.check()?;
         self.judge(setup)
     }
@@ -150,7 +150,7 @@ impl Cluster {
     pub(super) fn run_until(
         &mut self,
         end: Time,
-        is_done: fn(&Self) -> bool,
+        mut is_done: impl FnMut(&mut Self) -> bool,
     ) -> Result<(), ClusterError> {
         while !is_done(self)
             && self.network.now() < end
@@ -449,23 +449,22 @@ impl Cluster {
     /// A client of this number comes.
     fn admit(&mut self, rank: u32, client: usize) {
         let Some(node) = &mut self.nodes[rank as usize] else { return };
-        let socket = node.socket;
-        let Some(admitted) = node.admit() else {
+        let (socket, now) = (node.socket, self.network.now());
+        self.clients_ever += 1;
+        let name = format!("client {}", self.clients_ever);
+        let is_provider = client >= (self.plan.clients - self.plan.providers()) as usize;
+        let fresh = if is_provider {
+            node.admit().map(|admitted| Client::provider(&self.plan, &name, admitted, &self.desk))
+        } else {
+            let named = (name.as_str(), client);
+            node.admit().map(|admitted| Client::caller(&self.plan, named, admitted, now))
+        };
+        let Some(fresh) = fresh else {
             return self
                 .history
                 .borrow_mut()
                 .fail(|| format!("rank {rank} has no place for a client"));
         };
-        self.clients_ever += 1;
-        let name = format!("client {}", self.clients_ever);
-        let is_provider = client >= (self.plan.clients - self.plan.providers()) as usize;
-        let role = if is_provider {
-            Role::Provider { is_registered: false, is_waiting: false }
-        } else {
-            Role::Caller
-        };
-        let now = self.network.now();
-        let fresh = Client::new(&self.plan, (&name, client), role, admitted, now);
         let clients = &mut self.clients[rank as usize];
         if clients.len() <= client {
             clients.resize_with(client + 1, || None);
@@ -540,6 +539,7 @@ impl Cluster {
             plan: &self.plan,
             history: &mut history,
             rank: rank / self.plan.threads,
+            id: entry.id,
             now,
             now_ns: node.clock.read(now, gain_ppm.into()),
             is_draining: self.is_draining,

@@ -54,7 +54,7 @@ pub fn run(scale: Scale, has_met: impl FnOnce()) -> Result<Scaled, ClusterError>
         let mut plan = Plan::large(seed, nodes, clients);
         plan.peers_called = peers_called;
         let mut cluster = Cluster::new(plan, false)?;
-        cluster.run_until(MEET, Cluster::is_connected)?;
+        cluster.run_until(MEET, |cluster| cluster.is_connected())?;
         if !cluster.is_connected() {
             cluster.give_up("the daemons did not find each other")?;
         }
@@ -90,7 +90,7 @@ mod tests {
         let mut plan = Plan::large(1, 5, 2);
         plan.slice = Some(Time::from_ns(slice_ns));
         let mut cluster = Cluster::new(plan, false).unwrap();
-        cluster.run_until(MEET, Cluster::is_connected).unwrap();
+        cluster.run_until(MEET, |cluster| cluster.is_connected()).unwrap();
         assert!(cluster.is_connected());
         (0..5).for_each(|rank| cluster.admit_all(rank));
         cluster.advance(Time::from_ns(20_000_000)).unwrap();

@@ -50,7 +50,7 @@ pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
         let Steady { nodes, threads, lengths: (warm_up, length), begin, .. } = *steady;
         let mut cluster = Cluster::new(Plan::calibrated(steady), false)?;
-        cluster.run_until(MEET, Cluster::is_connected)?;
+        cluster.run_until(MEET, |cluster| cluster.is_connected())?;
         if !cluster.is_connected() {
             cluster.give_up("the daemons did not find each other")?;
         }

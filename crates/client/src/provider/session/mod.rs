@@ -1,23 +1,22 @@
 //! A provider's session: its connection to the daemon, the clients that the daemon introduced, and the requests of both.
 
+mod process;
 mod turns;
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
-use ipc::Filler;
-use os::idle::Idle;
 use proto::Status;
 
 use crate::{
-    CallError, ClientConfig,
+    CallError,
     message::DETAIL_BYTES_MAX,
     provider::{
-        daemon_search::DaemonSearch,
-        in_place::InPlace,
+        clock::DaemonClock,
         inbound::Inbound,
-        link::DaemonLink,
+        link::{DaemonLink, Registering},
         offer::{Offer, ProvideError, WINDOW},
         outbox::{Answered, Outbox, Work},
+        place::{ProviderClock, ProviderPlace},
         reception::Reception,
         request::ProviderStop,
         requests::{Requests, Take},
@@ -33,88 +32,124 @@ struct Made {
     bytes: Vec<u8>,
 }
 
-/// How a turn of a provider that answers where it reads has ended.
-enum Turned {
-    /// So many requests were answered.
+/// How a turn of a provider has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// So many requests were taken or answered.
     On(usize),
-    /// The service gave no answer: it is to be withdrawn.
+    /// It is over: the service gave no answer, or was stopped and all that was taken is answered.
     Over,
 }
 
+/// A provider, from the time at which its daemon has taken its offer.
 #[derive(Debug)]
-pub(super) struct Session {
-    search: DaemonSearch,
-    link: DaemonLink,
+pub struct ProviderSession<P: ProviderPlace> {
+    place: P,
+    link: DaemonLink<P::Daemon>,
     /// `None`: the daemon introduces no clients.
-    reception: Option<Reception>,
+    reception: Option<Reception<P>>,
+    /// What becomes the reception, if the daemon says that it introduces clients.
+    asked: Option<Reception<P>>,
     outbox: Arc<Outbox>,
     /// Number of this connection.
     epoch: u64,
     requests: Requests,
+    /// Requests that this process has at a time, if the offer says so.
+    offered_window: Option<usize>,
     /// Turns of this thread.
     looks: u32,
     made: Made,
-    idle: Idle,
 }
 
-impl Session {
-    pub(super) fn open(
-        path: &Path,
+impl<P: ProviderPlace> ProviderSession<P> {
+    /// The session of an offer that the daemon has taken. It begins by asking for clients: see
+    /// [`has_begun`](Self::has_begun).
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError::Os`].
+    pub fn new(
+        place: P,
+        (registered, clock): (Registering<P::Daemon>, DaemonClock),
         offer: &Offer,
-        config: ClientConfig,
     ) -> Result<Self, ProvideError> {
-        let outbox =
-            Outbox::new().map_err(|error| ProvideError::Os(std::io::Error::other(error)))?;
-        let search = DaemonSearch::new(path, offer, config);
-        let mut session = Self {
-            link: search.connect(&outbox)?,
-            epoch: outbox.epoch(),
-            outbox: Arc::new(outbox),
-            requests: Requests::new(search.window().unwrap_or(WINDOW)),
-            reception: None,
-            looks: 0,
-            made: Made::default(),
-            idle: Idle::default(),
-            search,
-        };
+        let outbox = Outbox::open()?;
+        let link = registered.into_link(clock, outbox.stop_sign());
+        let mut session = Self::of_link(place, outbox, link, offer.window);
         session.begin();
         Ok(session)
+    }
+
+    fn of_link(
+        place: P,
+        outbox: Outbox,
+        link: DaemonLink<P::Daemon>,
+        offered_window: Option<usize>,
+    ) -> Self {
+        Self {
+            place,
+            link,
+            epoch: outbox.epoch(),
+            outbox: Arc::new(outbox),
+            requests: Requests::new(offered_window.unwrap_or(WINDOW)),
+            reception: None,
+            asked: None,
+            offered_window,
+            looks: 0,
+            made: Made::default(),
+        }
     }
 
     /// There is a connection, by which the service is offered.
     fn begin(&mut self) {
         self.requests.bound_window(self.link.room());
-        self.reception = Reception::open(&mut self.link);
-        self.bound_clients();
+        self.asked = Reception::begin(&mut self.place, &mut self.link);
+    }
+
+    /// Whether the daemon has said if it introduces clients: before that, no requests are asked for.
+    pub fn has_begun(&mut self) -> bool {
+        let Some(mut asked) = self.asked.take() else { return true };
+        let Some(received) = self.link.poll_received() else {
+            self.asked = Some(asked);
+            return false;
+        };
+        if let Some(rank) = received {
+            asked.set_rank(rank);
+            self.reception = Some(asked);
+            self.bound_clients();
+        }
+        true
+    }
+
+    /// Its connection to the daemon.
+    pub fn connection(&self) -> &P::Daemon {
+        self.link.connection()
+    }
+
+    /// The same, for what a place does between two turns.
+    pub fn connection_mut(&mut self) -> &mut P::Daemon {
+        self.link.connection_mut()
+    }
+
+    /// Its server of introduced clients.
+    pub fn clients(&mut self) -> Option<&mut P::Clients> {
+        self.reception.as_mut().map(Reception::server)
+    }
+
+    /// Requests of the daemon that it has at a time.
+    pub fn window(&self) -> usize {
+        self.requests.window()
+    }
+
+    /// Requests that handlers of other threads or tasks have.
+    pub fn unanswered(&self) -> usize {
+        self.requests.unanswered()
     }
 
     fn bound_clients(&mut self) {
         if let Some(reception) = &mut self.reception {
             reception.set_window(self.requests.clients_window());
         }
-    }
-
-    /// The daemon is gone: looks for its successor, and offers the service there, or gives up. `turn` does what else is
-    /// to be done meanwhile.
-    pub(super) fn recover(
-        &mut self,
-        error: CallError,
-        turn: &mut dyn FnMut() -> usize,
-    ) -> Result<(), ProvideError> {
-        // What the daemon introduced ends with it. Whoever serves may wait for the handlers before this is dropped.
-        self.reception = None;
-        self.requests.cancel_all();
-        if !self.search.may_find(&error) {
-            return Err(error.into());
-        }
-        self.epoch = self.outbox.begin_epoch();
-        let Some(mut link) = self.search.find(error, &self.outbox, turn)? else { return Ok(()) };
-        if self.link.is_watching() {
-            link.begin_watching();
-        }
-        self.link = link;
-        self.begin();
-        self.ask()
     }
 
     pub(super) fn outbox(&self) -> &Arc<Outbox> {
@@ -127,7 +162,7 @@ impl Session {
 
     /// For so many threads, unless the offer says how many requests there may be.
     pub(super) fn window_at_least(&mut self, threads: usize) {
-        let window = self.search.window().unwrap_or(threads.max(1));
+        let window = self.offered_window.unwrap_or(threads.max(1));
         self.requests.set_window(window.min(self.link.room()));
         self.bound_clients();
     }
@@ -135,13 +170,17 @@ impl Session {
     /// From now on, the thread that reads requests of clients answers them, or leaves that to others. A look of the
     /// former finds more, unless the offer says how many requests there may be.
     pub(super) fn take_clients(&mut self, answers: bool) {
-        self.requests.take_more_of_clients(answers && self.search.window().is_none());
+        self.requests.take_more_of_clients(answers && self.offered_window.is_none());
         self.bound_clients();
     }
 
     /// Asks for as many requests as may come.
-    fn ask(&mut self) -> Result<(), ProvideError> {
-        Ok(self.link.ask(self.requests.window())?)
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: the daemon is gone.
+    pub fn ask(&mut self) -> Result<(), CallError> {
+        self.link.ask(self.requests.window())
     }
 
     /// Answers are on their way.
@@ -149,148 +188,51 @@ impl Session {
         self.link.flush();
     }
 
-    /// Repeats a turn until the provider was stopped, or it says so.
-    fn repeat(
-        &mut self,
-        mut turn: impl FnMut(&mut Self) -> Result<Turned, CallError>,
-    ) -> Result<(), ProvideError> {
-        self.ask()?;
-        while !self.outbox.is_stopped() {
-            match turn(self) {
-                Err(error) => self.recover(error, &mut || 0)?,
-                Ok(Turned::Over) => break,
-                Ok(Turned::On(count)) => self.rest(count > 0),
-            }
-        }
-        self.hand_over();
-        Ok(())
-    }
-
-    /// See [`Provider::serve`](crate::Provider::serve).
-    pub(super) fn serve(
+    /// A turn of a provider that answers where it reads: see [`Provider::serve`](crate::Provider::serve).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: the daemon is gone.
+    pub fn serve_step(
         &mut self,
         mut serve: impl FnMut(&Inbound<'_>, &mut Vec<u8>) -> Option<Status>,
-    ) -> Result<(), ProvideError> {
-        self.repeat(|session| {
-            let mut is_over = false;
-            let mut made = std::mem::take(&mut session.made);
-            session.read(&mut |work, inbound| {
-                if is_over {
-                    return None;
-                }
-                let start = made.bytes.len();
-                let verdict = if is_late(inbound) {
-                    Some(Verdict::TOO_LATE)
-                } else {
-                    let status = serve(inbound, &mut made.bytes);
-                    status.map(|status| Verdict::of_service(status, inbound.context))
-                };
-                match verdict {
-                    Some(verdict) => made.ends.push((work, verdict, made.bytes.len())),
-                    None => {
-                        made.bytes.truncate(start);
-                        is_over = true;
-                    }
-                }
-                None
-            })?;
-            let mut count = made.ends.len();
-            session.send_made(&mut made)?;
-            if let Some(reception) = session.reception.as_mut().filter(|_| !is_over) {
-                count += reception.serve(&mut made.bytes, &mut is_over, &mut serve);
+    ) -> Result<Turned, CallError> {
+        let mut is_over = false;
+        let mut made = std::mem::take(&mut self.made);
+        let clock = self.place.clock().clone();
+        self.read(&mut |work, inbound| {
+            if is_over {
+                return None;
             }
-            session.made = made;
-            Ok(if is_over { Turned::Over } else { Turned::On(count) })
-        })
-    }
-
-    /// See [`Provider::serve_in_place`](crate::Provider::serve_in_place).
-    pub(super) fn serve_in_place<F: FnOnce(&mut Filler<'_>)>(
-        &mut self,
-        mut serve: impl FnMut(&Inbound<'_>) -> Option<InPlace<F>>,
-    ) -> Result<(), ProvideError> {
-        // As many as a poll finds, at most.
-        let mut made = Vec::with_capacity(self.requests.window());
-        self.repeat(|session| {
-            // Answers to a daemon that is gone are dropped.
-            made.clear();
-            let mut is_over = false;
-            session.read(&mut |work, inbound| {
-                if is_over {
-                    return None;
-                }
-                if is_late(inbound) {
-                    made.push((work, Verdict::TOO_LATE, None));
-                } else if let Some(answer) = serve(inbound) {
-                    let verdict = Verdict::of_service(answer.status, inbound.context);
-                    made.push((work, verdict, Some(answer)));
-                } else {
+            let start = made.bytes.len();
+            let verdict = if is_late(inbound, &clock) {
+                Some(Verdict::TOO_LATE)
+            } else {
+                let status = serve(inbound, &mut made.bytes);
+                status.map(|status| Verdict::of_service(status, inbound.context, &clock))
+            };
+            match verdict {
+                Some(verdict) => made.ends.push((work, verdict, made.bytes.len())),
+                None => {
+                    made.bytes.truncate(start);
                     is_over = true;
                 }
-                None
-            })?;
-            if let Some(reception) = session.reception.as_mut().filter(|_| !is_over) {
-                reception.look(session.requests.window(), |id, inbound| {
-                    let Some(answer) = serve(inbound) else {
-                        is_over = true;
-                        return false;
-                    };
-                    let verdict = Verdict::of_service(answer.status, inbound.context);
-                    made.push((Work::Client(id), verdict, Some(answer)));
-                    true
-                });
             }
-            let count = made.len();
-            for (work, verdict, answer) in made.drain(..) {
-                match answer {
-                    Some(answer) => session.end_in_place(work, verdict, answer)?,
-                    None => session.answer(work, verdict, &[])?,
-                }
-            }
-            session.link.flush();
-            Ok(if is_over { Turned::Over } else { Turned::On(count) })
-        })
-    }
-
-    /// Answers a request in place, and asks for the next.
-    fn end_in_place<F: FnOnce(&mut Filler<'_>)>(
-        &mut self,
-        work: Work,
-        verdict: Verdict,
-        answer: InPlace<F>,
-    ) -> Result<(), CallError> {
-        let InPlace { len_bytes, fill, detail, .. } = answer;
-        let Some(fill) = fill else {
-            return self.end_request(work, verdict, &detail);
-        };
-        if len_bytes > self.link.answer_bytes_max() {
-            return self.refuse_long(work, len_bytes);
+            None
+        })?;
+        let mut count = made.ends.len();
+        self.send_made(&mut made)?;
+        if let Some(reception) = self.reception.as_mut().filter(|_| !is_over) {
+            count += reception.serve(&mut made.bytes, &mut is_over, &mut serve);
         }
-        let is_filled = match (work, &mut self.reception) {
-            (Work::Daemon(number), _) => {
-                self.link.answer_in_place(number, verdict, len_bytes, fill)?
-            }
-            (Work::Client(id), Some(reception)) => reception.answer_in_place(id, len_bytes, fill),
-            (Work::Client(_), None) => true,
-        };
-        if is_filled {
-            return Ok(());
-        }
-        let verdict = Verdict::of_service(Status::Internal, None);
-        self.answer(work, verdict, b"the answer was given up while it was filled")
+        self.made = made;
+        Ok(if is_over { Turned::Over } else { Turned::On(count) })
     }
 
     /// Reads requests that came, and which of them nobody waits for.
     fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
         let Self { link, requests, .. } = self;
         link.read(|told| requests.told(told, take))
-    }
-
-    /// Waits until the daemon has read the last answers.
-    fn hand_over(&mut self) {
-        self.tell_counts(true);
-        self.reception = None;
-        self.link.hand_over();
     }
 
     fn send_made(&mut self, made: &mut Made) -> Result<(), CallError> {
@@ -360,7 +302,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl<P: ProviderPlace> Drop for ProviderSession<P> {
     fn drop(&mut self) {
         // Before the daemon learns of the end: clients are told what was not taken.
         self.reception = None;
@@ -369,8 +311,8 @@ impl Drop for Session {
 }
 
 /// Whether nobody waits for the answer any more when the request is to be handed to the service.
-fn is_late(inbound: &Inbound<'_>) -> bool {
-    inbound.context.is_some_and(|context| context.time_left().is_zero())
+fn is_late(inbound: &Inbound<'_>, clock: &impl ProviderClock) -> bool {
+    inbound.context.is_some_and(|context| context.is_late(clock))
 }
 
 #[cfg(test)]

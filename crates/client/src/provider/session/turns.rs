@@ -1,20 +1,17 @@
 //! The turns of a provider: requests of daemon and clients within its window, what the daemon is told, and sleep.
 
-use std::{os::fd::AsFd, sync::Arc, time::Duration};
-
-use os::{clock, idle::IdleStep};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     CallError,
     provider::{
         inbound::Context,
-        offer::ProvideError,
         outbox::Work,
+        place::{ProviderClock, ProviderPlace},
         reception::{Reception, Taken},
         request::Request,
         requests::Take,
-        session::Session,
+        session::{ProviderSession, Turned},
     },
 };
 
@@ -27,51 +24,39 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// What is known of a request of a daemon that says nothing.
 const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
 
-impl Session {
-    /// See [`Provider::run`](crate::Provider::run); `turn` does what else is to be done, and says how much.
-    pub(in crate::provider) fn run(
-        &mut self,
-        take: &mut dyn FnMut(Request),
-        turn: &mut dyn FnMut() -> usize,
-    ) -> Result<(), ProvideError> {
-        self.begin_run()?;
-        let take = &mut |request: Request| {
-            if let Some(request) = request.end_if_cancelled() {
-                take(request);
-            }
-        };
-        while !self.run_turn(take, turn)? {}
-        Ok(())
-    }
-
+impl<P: ProviderPlace> ProviderSession<P> {
     /// Asks for requests that others answer, and to be told of those that nobody waits for.
-    pub(in crate::provider) fn begin_run(&mut self) -> Result<(), ProvideError> {
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: the daemon is gone.
+    pub fn begin_run(&mut self) -> Result<(), CallError> {
         self.link.begin_watching();
         self.ask()
     }
 
-    /// A turn of a provider whose requests others answer. Returns whether it is over: it was stopped, and all that was
-    /// taken is answered.
-    pub(in crate::provider) fn run_turn(
+    /// A turn of a provider whose requests others answer. It is over once the provider was stopped, and all that was
+    /// taken is answered. `turn` does what else is to be done.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: the daemon is gone.
+    pub fn run_step(
         &mut self,
         take: &mut dyn FnMut(Request),
         turn: &mut dyn FnMut() -> usize,
-    ) -> Result<bool, ProvideError> {
+    ) -> Result<Turned, CallError> {
         let is_stopped = self.outbox.is_stopped();
-        let has_ended =
-            || self.requests.is_empty() || self.outbox.stop_sign().is_over(clock::now_ns());
+        let has_ended = || {
+            let now_ns = self.place.clock().now_ns();
+            self.requests.is_empty() || self.outbox.stop_sign().is_over(now_ns)
+        };
         if is_stopped && has_ended() {
-            self.hand_over();
-            self.requests.cancel_all();
-            return Ok(true);
+            return Ok(Turned::Over);
         }
         let read = if is_stopped { self.learn() } else { self.take_requests(take) };
         let turned = turn();
-        match read.and_then(|taken| Ok(taken + self.send_answers()?)) {
-            Ok(count) => self.rest(count + turned > 0),
-            Err(error) => self.recover(error, turn)?,
-        }
-        Ok(false)
+        Ok(Turned::On(read? + self.send_answers()? + turned))
     }
 
     /// Takes nothing more, and learns which requests nobody waits for.
@@ -102,15 +87,24 @@ impl Session {
         Ok(count)
     }
 
-    /// Tells the daemon of calls that went without it, if it is time to, or at once.
+    /// After a turn that did something: tells the daemon of calls that went without it, if it is time to.
     #[inline]
-    pub(super) fn tell_counts(&mut self, at_once: bool) {
-        let Some(reception) = &mut self.reception else { return };
+    pub fn tell_counts(&mut self) {
+        if self.reception.is_none() {
+            return;
+        }
         self.looks = self.looks.wrapping_add(1);
         // The clock is looked at now and then, and before each sleep.
-        let is_due = at_once || self.looks.is_multiple_of(LOOKS_PER_CLOCK);
-        if is_due && self.link.has_room() {
-            self.link.tell(&reception.take_counts(at_once));
+        if self.looks.is_multiple_of(LOOKS_PER_CLOCK) {
+            self.tell(false);
+        }
+    }
+
+    /// Tells the daemon of calls that went without it, if it is time to, or at once. Answers have their entries first.
+    pub(super) fn tell(&mut self, at_once: bool) {
+        let Self { reception: Some(reception), link, requests, .. } = self else { return };
+        if link.has_room(requests.of_daemon()) {
+            link.tell(&reception.take_counts(at_once));
         }
     }
 
@@ -140,38 +134,22 @@ impl Session {
         requests.cancel_of_clients(|id| reception.is_abandoned(id));
     }
 
-    /// After a turn: looks again at once if it did something, else spins, yields or sleeps as configured.
-    pub(in crate::provider) fn rest(&mut self, has_worked: bool) {
-        if has_worked {
-            self.idle.reset();
-            return self.tell_counts(false);
-        }
-        if let IdleStep::Sleep = self.idle.step(self.search.wait()) {
-            let Self { outbox, link, reception, .. } = self;
-            if let Some(reception) = reception.as_mut().filter(|_| link.has_room()) {
-                link.tell(&reception.take_counts(false));
-            }
-            let is_idle =
-                outbox.doze() && link.arm() && reception.as_mut().is_none_or(Reception::arm);
-            if is_idle {
-                let sleep_max = reception.as_ref().map(|it| it.sleep_max(SLEEP_MAX));
-                let sleep_max = sleep_max.unwrap_or(SLEEP_MAX);
-                let timeout = Timespec {
-                    tv_sec: sleep_max.as_secs().cast_signed(),
-                    tv_nsec: sleep_max.subsec_nanos().into(),
-                };
-                let ours: [&dyn AsFd; 2] = [link, outbox.event()];
-                let clients = reception.as_ref().map(|reception| reception as &dyn AsFd);
-                let fds = ours.into_iter().chain(clients);
-                let mut fds: Vec<_> =
-                    fds.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-                // An error is a signal: the loop looks whether it should stop.
-                let _ = poll(&mut fds, Some(&timeout));
-            }
-            outbox.awake();
-            if let Some(reception) = reception {
-                reception.wake_up();
-            }
+    /// Before a sleep: tells the daemon what it is to know by now. Returns how long the thread may sleep; `None`: there
+    /// is something to do.
+    pub fn doze(&mut self) -> Option<Duration> {
+        self.tell(false);
+        let Self { outbox, link, reception, .. } = self;
+        let is_idle = outbox.doze() && link.arm() && reception.as_mut().is_none_or(Reception::arm);
+        let sleep_max =
+            || reception.as_ref().map_or(SLEEP_MAX, |reception| reception.sleep_max(SLEEP_MAX));
+        is_idle.then(sleep_max)
+    }
+
+    /// After a sleep, and where [`doze`](Self::doze) said that there is none.
+    pub fn awake(&mut self) {
+        self.outbox.awake();
+        if let Some(reception) = &mut self.reception {
+            reception.wake_up();
         }
     }
 }
