@@ -36,7 +36,8 @@ impl<P: ClientPort> Dispatcher<P> {
         let call = self.outgoing(reply_to, request);
         let reply_to = ReplyTo::Client(reply_to);
         // First come, first served, among the calls of a client.
-        let refusal = if self.waiting.is_idle() || self.waiting.may_try(call.head.rank, call.client) {
+        let refusal = if self.waiting.is_idle() || self.waiting.may_try(call.head.rank, call.client)
+        {
             match self.call_lent(worker, (reply_to, &call), body) {
                 Ok(()) => return Ok(()),
                 Err(refusal) => refusal,
