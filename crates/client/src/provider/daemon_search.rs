@@ -12,10 +12,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     CallError, ClientConfig,
     provider::{
-        link::{Asks, DaemonLink, Registering},
+        asks::Asks,
+        link::{DaemonLink, Registering},
         offer::{Offer, ProvideError},
-        os_place::OsClock,
         outbox::Outbox,
+        process_clock::OsClock,
     },
 };
 

@@ -8,7 +8,7 @@ use proto::Status;
 
 use crate::{
     message::{DirectRecord, report},
-    provider::{place::ProviderClock, verdict::Verdict},
+    provider::{process_clock::ProviderClock, verdict::Verdict},
 };
 
 /// Statuses, as the service's word and as that of nobody.

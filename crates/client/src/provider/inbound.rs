@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use os::clock;
 
-use crate::provider::{cancellation::Cancellation, place::ProviderClock};
+use crate::provider::{cancellation::Cancellation, process_clock::ProviderClock};
 
 /// A request for a service of this node.
 ///

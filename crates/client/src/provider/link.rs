@@ -17,12 +17,14 @@ use crate::{
         SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
     },
     provider::{
+        asks::Asks,
         cancellation::{Cancellation, DaemonSession},
         clock::DaemonClock,
         inbound::{Context, Inbound},
         offer::{Offer, OfferedService, ProvideError},
         outbox::Work,
-        place::{DaemonConnection, ProviderClock},
+        place::DaemonConnection,
+        process_clock::ProviderClock,
         stop_sign::StopSign,
         verdict::Verdict,
     },
@@ -39,17 +41,6 @@ const ASKS: Verdict = Verdict { status: Status::Ok, origin: 0 };
 const HAND_OVER_MAX: Duration = Duration::from_secs(1);
 
 const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::SERVE };
-
-/// What a call to the daemon asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
-    /// A request.
-    Work,
-    /// Requests that nobody waits for any more.
-    Watch,
-    /// A sign that the daemon has read what was sent before.
-    Sign,
-}
 
 /// What the daemon tells.
 pub(super) enum Told<'a> {

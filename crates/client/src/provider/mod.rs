@@ -8,6 +8,7 @@
 //! | [`Provider::run`] | wherever the [`Request`] goes; it is answered later, in any order | own queues |
 //! | [`Provider::run_async`] | as futures on this thread | handlers that await |
 
+mod asks;
 mod cancellation;
 mod clock;
 mod daemon_search;
@@ -19,6 +20,7 @@ mod offer;
 mod os_place;
 mod outbox;
 mod place;
+mod process_clock;
 mod reception;
 mod request;
 mod requests;
@@ -41,10 +43,12 @@ pub use offer::{Offer, OfferedService, ProvideError};
 pub use request::{ProviderStop, Request, RequestContext};
 
 use crate::ClientConfig;
+pub use asks::Asks;
 pub use clock::DaemonClock;
-pub use link::{Asks, Registering};
+pub use link::Registering;
 pub(crate) use os_place::OsPlace;
-pub use place::{DaemonConnection, IntroducedClients, ProviderClock, ProviderPlace};
+pub use place::{DaemonConnection, IntroducedClients, ProviderPlace};
+pub use process_clock::ProviderClock;
 pub use session::{ProviderSession, Turned};
 
 /// Provides one service.

@@ -6,24 +6,14 @@ use std::{
 };
 
 use ipc::{CallError, CallOutcome, Lifeline, OpenRequest, Replies, ServerConfig, Terms};
-use os::{clock, idle::Idle};
+use os::idle::Idle;
 
 use crate::provider::{
+    asks::Asks,
     daemon_search::DaemonSearch,
-    link::Asks,
-    place::{DaemonConnection, IntroducedClients, ProviderClock, ProviderPlace},
+    place::{DaemonConnection, IntroducedClients, ProviderPlace},
+    process_clock::OsClock,
 };
-
-/// `CLOCK_MONOTONIC`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OsClock;
-
-impl ProviderClock for OsClock {
-    #[inline]
-    fn now_ns(&self) -> u64 {
-        clock::now_ns()
-    }
-}
 
 /// A process.
 #[derive(Debug)]

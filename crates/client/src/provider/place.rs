@@ -4,7 +4,7 @@ use std::{fmt::Debug, os::fd::BorrowedFd, os::fd::OwnedFd, time::Duration};
 
 use ipc::{CallError, CallOutcome, Lifeline, OpenRequest, Replies, ServerConfig, Terms};
 
-use crate::provider::link::Asks;
+use crate::provider::{asks::Asks, process_clock::ProviderClock};
 
 /// Where a provider's session runs: in a process of its own ([`OsPlace`](crate::provider::os_place::OsPlace)), or in a
 /// simulator.
@@ -24,12 +24,6 @@ pub trait ProviderPlace: Debug {
 
     /// A server for introduced clients, and the end of its channel that the daemon is to have; `None`: there is none.
     fn serve_clients(&mut self, config: ServerConfig) -> Option<(Self::Clients, OwnedFd)>;
-}
-
-/// A clock in nanoseconds.
-pub trait ProviderClock: Clone + Debug {
-    /// The time.
-    fn now_ns(&self) -> u64;
 }
 
 /// A connection to the daemon, with calls in flight.

@@ -17,7 +17,8 @@ use crate::{
         direct_counts::DirectCounts,
         inbound::{Context, Inbound},
         link::DaemonLink,
-        place::{IntroducedClients, ProviderClock, ProviderPlace},
+        place::{IntroducedClients, ProviderPlace},
+        process_clock::ProviderClock,
         verdict::{TOO_LONG, Verdict, too_long},
     },
 };

@@ -7,9 +7,8 @@ use proto::Status;
 use crate::provider::{
     cancellation::Cancellation,
     inbound::{Context, Inbound},
-    os_place::OsClock,
     outbox::{Answered, Outbox, Work},
-    place::ProviderClock,
+    process_clock::{OsClock, ProviderClock},
     verdict::Verdict,
 };
 

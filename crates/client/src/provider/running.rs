@@ -29,7 +29,8 @@ use crate::{
     provider::{
         inbound::Inbound,
         offer::ProvideError,
-        os_place::{OsClock, OsPlace},
+        os_place::OsPlace,
+        process_clock::OsClock,
         request::Request,
         session::ProviderSession,
         thread_queue::{Job, ThreadQueue},

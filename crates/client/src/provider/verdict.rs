@@ -4,7 +4,7 @@ use proto::Status;
 
 use crate::{
     message::origin,
-    provider::{inbound::Context, place::ProviderClock},
+    provider::{inbound::Context, process_clock::ProviderClock},
 };
 
 /// The status of a request, and who says so.

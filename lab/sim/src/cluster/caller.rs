@@ -12,12 +12,12 @@ use rpc::Status;
 use zerocopy::IntoBytes as _;
 
 use super::{
-    client::{POLL, Stepped, Surroundings},
     direct::{Newcomer, Session},
     history::{self, End, History, Made},
     node::{EMBEDDED, PROVIDED},
     outcome::{judged, judged_in_session},
     plan::{ENDLESS_NS, GRACE_NS, Plan, TIMEOUT_NS},
+    surroundings::{POLL, Stepped, Surroundings},
 };
 use crate::world::{RandomStream, Time};
 

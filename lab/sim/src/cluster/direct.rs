@@ -32,7 +32,7 @@ use os::{
     unix::{UnixConnection, user_id},
 };
 
-use super::provider::SimClock;
+use super::sim_clock::SimClock;
 
 /// What an introducer says that is read at a time.
 const NEWS_MAX: usize = 8;

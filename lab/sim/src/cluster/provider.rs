@@ -6,35 +6,19 @@
 //! ```
 
 use std::{
-    cell::Cell,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     rc::Rc,
     time::Duration,
 };
 
-use client::{Asks, DaemonConnection, ProviderClock, ProviderPlace};
+use client::{Asks, DaemonConnection, ProviderClock as _, ProviderPlace};
 use ipc::{CallError, CallOutcome, Lifeline, ServerConfig, Terms, sans_os::ClientCore};
 
 use super::{
     direct::{SharedDesk, SimClients},
     plan::{ENDLESS_NS, Plan},
+    sim_clock::SimClock,
 };
-
-/// The clock of a node, as a process of it reads it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SimClock(Rc<Cell<u64>>);
-
-impl SimClock {
-    pub(super) fn set(&self, now_ns: u64) {
-        self.0.set(now_ns);
-    }
-}
-
-impl ProviderClock for SimClock {
-    fn now_ns(&self) -> u64 {
-        self.0.get()
-    }
-}
 
 /// A simulated process.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! News and wakeups of sessions between callers and providers, and when they arrive.
 
 use super::{
-    client::Stepped,
     direct::SimClients,
     network::{Event, Socket},
     run::{Cluster, WAKEUP_NS},
+    surroundings::Stepped,
 };
 use crate::world::Time;
 

@@ -7,13 +7,14 @@ use ipc::sans_os::Notice;
 
 use super::{
     ClusterError, Setup, charge,
-    client::{Client, Surroundings},
+    client::Client,
     direct::SharedDesk,
     fault::FaultKind,
     history::History,
     network::{Event, Network, Phase, Socket},
     node::{Directory, Node},
     plan::Plan,
+    surroundings::Surroundings,
     trace::Spans,
 };
 use crate::world::{PlaceStreams, RandomStream, Time};

@@ -7,12 +7,13 @@ use ipc::sans_os::ClientCore;
 use rpc::Status;
 
 use super::{
-    client::{POLL, Stepped, Surroundings},
     direct::{SharedDesk, SimClients},
     history::History,
     node::PROVIDED,
     plan::Plan,
-    provider::{SimClock, SimConnection, SimPlace},
+    provider::{SimConnection, SimPlace},
+    sim_clock::SimClock,
+    surroundings::{POLL, Stepped, Surroundings},
 };
 use crate::world::{RandomStream, Time};
 
@@ -20,7 +21,7 @@ use crate::world::{RandomStream, Time};
 const RETRY: Time = Time::from_ns(100_000);
 /// Handlers begin within one of these times, and last for one of them.
 const BEGINS_NS: [u64; 4] = [1, 1, 2_000, 50_000];
-const LASTS_NS: [u64; 3] = [1, 1, 5_000];
+const LASTS_NS: [u64; 3] = [1, 5_000, 20_000];
 
 /// How a provider serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl SimProvider {
         desk: &SharedDesk,
     ) -> Self {
         let clock = SimClock::default();
-        let way = match random.happens(500) {
+        let way = match random.happens(300) {
             _ if plan.is_silent => Way::Silent,
             true => Way::Reads,
             false => Way::Queues,

@@ -7,7 +7,8 @@ use crate::{
     provider::{
         inbound::Context,
         outbox::Work,
-        place::{ProviderClock, ProviderPlace},
+        place::ProviderPlace,
+        process_clock::ProviderClock,
         reception::{Reception, Taken},
         request::Request,
         requests::Take,
