@@ -70,8 +70,8 @@ fn fault_a8_sessions_end_with_daemons_that_die_or_drain() {
 /// are for the question about cancelled ones, and for answers.
 #[test]
 fn counts_of_direct_calls_leave_answers_their_entries() {
-    let (length, workload) = (Time::from_ns(112_000), ClusterWorkload::Direct);
-    let setup = Setup { nodes: 2, clients: 4, length, seed: 119, faults: Some(vec![]), workload };
+    let (length, workload) = (Time::from_ns(150_000), ClusterWorkload::Direct);
+    let setup = Setup { nodes: 2, clients: 3, length, seed: 19, faults: Some(vec![]), workload };
     assert_eq!(run(&setup).unwrap().failure, None, "{setup}");
 }
 

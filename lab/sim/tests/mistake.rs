@@ -36,7 +36,7 @@ fn pitfall_9_early_credit_is_found_and_shrunk() {
 #[test]
 #[cfg(feature = "late-taken")]
 fn a_request_that_is_said_to_be_taken_late_is_found_and_shrunk() {
-    let (length, workload) = (Time::from_ns(500_000), ClusterWorkload::Direct);
+    let (length, workload) = (Time::from_ns(600_000), ClusterWorkload::Direct);
     let large = Setup { nodes: 2, clients: 4, length, seed: 1, faults: None, workload };
     found_and_shrunk(&large, "its client is told that it was not");
 }

@@ -182,12 +182,13 @@ impl<C: DaemonConnection> DaemonLink<C> {
 
     /// Asks for as many requests as may come at a time, and to be told of those that nobody waits for.
     pub(super) fn ask(&mut self, window: usize) -> Result<(), CallError> {
-        for _ in self.ipc.in_flight()..window {
-            self.answer(0, ASKS, &[])?;
-        }
-        // Where there is one entry, it is for work.
-        if self.is_watching && self.ipc.in_flight() < self.ipc.depth() {
+        let asked = self.ipc.in_flight();
+        // Before the first request comes, which may be cancelled at once. Where there is one entry, it is for work.
+        if self.is_watching && asked.max(window) < self.ipc.depth() {
             self.watch()?;
+        }
+        for _ in asked..window {
+            self.answer(0, ASKS, &[])?;
         }
         self.ipc.flush();
         Ok(())
