@@ -189,3 +189,34 @@ fn requests_of_a_daemon_that_is_gone_are_cancelled() {
         drop(request);
     });
 }
+
+/// With several threads the connection to the other node is of one, and the provider's of another.
+#[test]
+fn requests_of_a_node_that_is_lost_are_cancelled() {
+    for (services, settings) in THREADS {
+        let mut cluster = Cluster::with(2, settings);
+        let providers = providers(&cluster, services);
+        let stops: Vec<_> = providers.iter().map(|(_, it)| it.stop_handle()).collect();
+        let to = |service| To { rank: SERVER, service, method: 0 };
+        let targets: Vec<_> = providers.iter().map(|(service, _)| to(*service)).collect();
+        let (taken, takes) = mpsc::channel::<Request>();
+        thread::scope(|scope| {
+            let _stops: Vec<_> = stops.iter().map(StopOnDrop).collect();
+            for (_, provider) in providers {
+                let taken = taken.clone();
+                scope.spawn(move || provider.run(|request| taken.send(request).unwrap()).unwrap());
+            }
+            let mut pipeline: Pipeline<()> =
+                Pipeline::connect(&cluster.socket(0), patient()).unwrap();
+            for to in &targets {
+                pipeline.submit_within(*to, b"", DEADLINE, ()).unwrap();
+            }
+            pipeline.flush();
+            let requests: Vec<_> =
+                targets.iter().map(|_| takes.recv_timeout(PATIENCE).unwrap()).collect();
+            assert!(requests.iter().all(|request| !request.context().is_cancelled()));
+            cluster.kill(0);
+            eventually(|| requests.iter().all(|request| request.context().is_cancelled()));
+        });
+    }
+}

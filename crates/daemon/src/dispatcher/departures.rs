@@ -200,6 +200,19 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
+    /// The connection to another node has ended: none of its answers arrives any more.
+    #[cold]
+    pub(super) fn cancel_all_of<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        peer: PeerId,
+    ) {
+        for key in self.provider_calls.by_peer(peer) {
+            self.abandon(replies, worker, key);
+        }
+    }
+
     /// Ends a request whose caller does not wait any more, and tells the thread or the process that has it.
     pub(super) fn abandon<N: Nic>(
         &mut self,

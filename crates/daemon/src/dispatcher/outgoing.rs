@@ -461,8 +461,9 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         self.dispatcher.cancel(self.replies, worker, peer, request);
     }
 
-    fn closed(&mut self, _: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
+    fn closed(&mut self, worker: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
         self.dispatcher.bulk.disconnected(peer);
+        self.dispatcher.cancel_all_of(self.replies, worker, peer);
         // One that this side closed is forgotten already.
         if let Some(rank) = self.dispatcher.peers.rank_of(peer) {
             if matches!(reason, CloseReason::NoMemory(_)) {

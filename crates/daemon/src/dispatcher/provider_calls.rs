@@ -166,6 +166,11 @@ impl<P: ClientPort> ProviderCalls<P> {
         self.keys(is_wanted)
     }
 
+    /// The requests that came by a connection.
+    pub(super) fn by_peer(&self, peer: PeerId) -> Vec<Key> {
+        self.keys(|call| matches!(&call.caller, Caller::Peer(token) if token.peer() == peer))
+    }
+
     /// The requests of one caller.
     pub(super) fn of_caller(&self, caller: CallerId) -> Vec<Key> {
         self.keys(|call| call.head.caller_id == caller)
