@@ -3,13 +3,7 @@
 use daemon::metrics::Counter;
 
 use super::{
-    ClusterError, Setup,
-    caller::Check,
-    client::Client,
-    fault::{Fault, FaultKind},
-    node::Node,
-    run::Cluster,
-    step::SimProvider,
+    ClusterError, Setup, caller::Check, client::Client, node::Node, run::Cluster, step::SimProvider,
 };
 use crate::world::Time;
 
@@ -22,8 +16,8 @@ const CHECK: Time = Time::from_ns(50_000_000);
 
 impl Cluster {
     /// All faults end at `end`: waits until everything works again, and goes on doing so.
-    pub(super) fn recover(&mut self, end: Time, setup: &Setup) -> Result<(), ClusterError> {
-        self.heal(setup)?;
+    pub(super) fn recover(&mut self, end: Time) -> Result<(), ClusterError> {
+        self.heal()?;
         // What broke last is noticed a little later.
         loop {
             let is_healed = |cluster: &mut Self| cluster.is_settled() && cluster.is_provided();
@@ -41,7 +35,7 @@ impl Cluster {
     }
 
     /// All faults are over, and clients make no new calls.
-    fn heal(&mut self, setup: &Setup) -> Result<(), ClusterError> {
+    fn heal(&mut self) -> Result<(), ClusterError> {
         self.network.heal();
         self.is_draining = true;
         for rank in 0..self.plan.nodes {
@@ -49,8 +43,7 @@ impl Cluster {
                 self.start(rank)?;
                 self.admit_all(rank);
             }
-            let dying = if self.plan.is_silent { self.dying_of_silence(setup) } else { 0 };
-            for client in 0..dying {
+            for client in 0..self.dying_of_silence() as usize {
                 self.client_dies(rank, client, true);
             }
             self.wake_all(rank);
@@ -59,18 +52,9 @@ impl Cluster {
     }
 
     /// How many clients of each node die once faults are over, where a service never answers: its callers wait for as
-    /// long as they live. Its provider learns of their end, and lives, unless a daemon was lost with its callers: the
-    /// others do not tell their providers of that.
-    fn dying_of_silence(&self, setup: &Setup) -> usize {
-        let is_of_a_client = |fault: &Fault| {
-            matches!(
-                fault.kind,
-                FaultKind::ClientDeath | FaultKind::ClientExit | FaultKind::ClientPause
-            )
-        };
-        let providers =
-            if setup.faults().iter().all(is_of_a_client) { self.plan.providers() } else { 0 };
-        (self.plan.clients - providers) as usize
+    /// long as they live. Its provider learns of their end, and lives.
+    fn dying_of_silence(&self) -> u32 {
+        if self.plan.is_silent { self.plan.clients - self.plan.providers() } else { 0 }
     }
 
     fn wake_all(&mut self, rank: u32) {

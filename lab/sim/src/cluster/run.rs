@@ -117,7 +117,7 @@ impl Cluster {
         if self.history.borrow().failure().is_some() {
             return Ok(());
         }
-        self.recover(end, setup)?;
+        self.recover(end)?;
         self.check()?;
         self.judge(setup)
     }
