@@ -6,8 +6,7 @@ use ipc::{CallError, CallOutcome, Lifeline, OpenRequest, Replies, ServerConfig, 
 
 use crate::provider::{asks::Asks, process_clock::ProviderClock};
 
-/// Where a provider's session runs: in a process of its own ([`OsPlace`](crate::provider::os_place::OsPlace)), or in a
-/// simulator.
+/// The place where a provider's session runs: a process of its own, or a simulator.
 pub trait ProviderPlace: Debug {
     /// The time that deadlines are compared with.
     type Clock: ProviderClock;
