@@ -89,7 +89,7 @@ struct Member<P: ClientPort> {
 }
 
 /// Numbers of requests that a process is still to be told of, at most: it is not told of more.
-const UNTOLD_MAX: usize = 1024;
+const UNTOLD_MAX: usize = 4096;
 
 /// What a process is told of requests that it has and that nobody waits for any more.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! The choice among devices that can stand for each other: the one whose NUMA node has cores of this process.
 //!
 //! A doorbell, a completion and each byte of a body cross from one processor to the other if the device is at the
-//! other one. The first device that is up says what the job's network is: only devices of its driver, link layer,
-//! subnet and rate take its place, so that nodes whose cores differ still meet.
+//! other one. The first device that is up says what the job's network is: only devices of its driver, subnet and rate
+//! take its place, so that nodes whose cores differ still meet. Ethernet tells no subnet, so there the first is taken.
+//! InfiniBand fabrics that are not connected have to differ in their subnet prefixes, as for every subnet manager.
 
 use std::{
     fs,
@@ -45,6 +46,13 @@ struct Network {
     rate: String,
 }
 
+impl Network {
+    /// Whether the kernel tells what reaches a device.
+    fn is_told(&self) -> bool {
+        !self.subnet.is_empty()
+    }
+}
+
 impl Places {
     /// Of this machine and the calling thread.
     #[must_use]
@@ -71,9 +79,8 @@ impl Places {
     /// port counts.
     pub(crate) fn sort<T: Copy>(&self, devices: &mut [(T, &str)], port: u8) {
         let facts: Vec<_> = devices.iter().map(|(_, name)| self.facts(name, port)).collect();
-        let Some(network) = facts.iter().flatten().map(|facts| &facts.network).next() else {
-            return;
-        };
+        let first = facts.iter().flatten().map(|facts| &facts.network).next();
+        let Some(network) = first.filter(|network| network.is_told()) else { return };
         let alike = facts.iter().enumerate().filter_map(|(at, facts)| {
             let facts = facts.as_ref().filter(|facts| facts.network == *network)?;
             Some((at, self.distance(facts)))
@@ -105,6 +112,9 @@ impl Places {
             _ if others.is_empty() => {
                 "no other device with a port that is up has its driver, link layer, subnet and rate"
                     .to_owned()
+            }
+            _ if !own.network.is_told() => {
+                format!("{own}: it is the first, as Ethernet does not tell what reaches {listed}")
             }
             own_distance if others.iter().any(|(_, it)| self.distance(it) < own_distance) => {
                 format!("{own}: no nearer one opened of {listed}")
@@ -305,13 +315,17 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_other_interfaces_do_not_tell_devices_of_ethernet_apart() {
+    fn the_first_device_of_ethernet_is_taken_as_no_network_is_told() {
         let tree = Tree::new("ethernet");
-        for (name, node, gid) in [("a", "0", "fe80:0000:0000:0000"), ("b", "1", "0000")] {
+        for (name, node) in [("a", "0"), ("b", "1")] {
             tree.add(name, node).set(name, "ports/1/link_layer", "Ethernet");
-            tree.set(name, "ports/1/gids/0", gid);
         }
-        assert_eq!(tree.order(&[4], 0, "a b"), "b a");
+        assert_eq!(tree.order(&[4], 0, "a b"), "a b");
+        let reason = tree.places(&[4]).reason("a", 0).unwrap();
+        assert!(
+            reason.starts_with("NUMA node 0: it is the first")
+                && reason.contains("b (NUMA node 1)")
+        );
     }
 
     #[test]
@@ -319,7 +333,12 @@ mod tests {
         let tree = Tree::new("port");
         tree.add("a", "0").add("b", "1");
         for device in ["a", "b"] {
-            for (file, text) in [("link_layer", "Ethernet"), ("state", "4: ACTIVE"), ("rate", "")] {
+            for (file, text) in [
+                ("link_layer", "InfiniBand"),
+                ("state", "4: ACTIVE"),
+                ("rate", ""),
+                ("gids/0", "fec0:0000:0000:0001:0200:00ff:fe00:0007"),
+            ] {
                 tree.set(device, &format!("ports/2/{file}"), text);
             }
         }

@@ -432,7 +432,7 @@ impl BulkProvider {
     /// Answers a call, if there is one, and asks for the next.
     fn serve(&mut self, work: u64, status: Status, body: &[u8], late: u8) -> Result<(), CallError> {
         // The other half is for questions and answers.
-        let is_enough = self.polls >= self.ipc.depth() / 2;
+        let is_enough = self.polls >= (self.ipc.depth() / 2).max(1);
         let (asked, no_call) =
             if is_enough { (Asked::Answered, WANTS_NO_CALL) } else { (Asked::Next, 0) };
         let head = BulkServeHead {
@@ -459,7 +459,7 @@ impl BulkProvider {
         let mut parts = vec![head.as_bytes()];
         parts.extend_from_slice(body);
         if self.ipc.free() == 0 {
-            self.wait_for_place();
+            self.wait_for_place(timeout.min(self.timeout));
         }
         let submitted = self.ipc.submit_parts_within(&parts, patience(timeout), asked);
         submitted.map_err(|refused| refused.error)?;
@@ -467,10 +467,10 @@ impl BulkProvider {
         Ok(())
     }
 
-    /// Waits until the daemon has answered something, or is gone, or for as long as an answer may take.
+    /// Waits until the daemon has answered something, or is gone, or for `timeout`.
     #[cold]
-    fn wait_for_place(&mut self) {
-        let deadline_ns = clock::deadline_ns(self.timeout);
+    fn wait_for_place(&mut self, timeout: Duration) {
+        let deadline_ns = clock::deadline_ns(timeout);
         while self.ipc.free() == 0 && self.ipc.gone().is_none() && clock::now_ns() < deadline_ns {
             self.poll_until(deadline_ns);
         }

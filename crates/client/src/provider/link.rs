@@ -163,9 +163,15 @@ impl<C: DaemonConnection> DaemonLink<C> {
         self.answer_bytes_max
     }
 
-    /// Requests that this process can have at a time: one call is for those that nobody waits for any more.
+    /// Whether there is a call for counts, besides one for a request and one for requests that nobody waits for.
+    pub(super) fn has_entry_for_counts(&self) -> bool {
+        self.ipc.depth() > 2
+    }
+
+    /// Requests that this process can have at a time: one call is for those that nobody waits for any more, and one for
+    /// counts of calls that went without the daemon.
     pub(super) fn room(&self) -> usize {
-        (self.ipc.depth() - 1).max(1)
+        self.ipc.depth().saturating_sub(2).max(1)
     }
 
     /// Asks the daemon to introduce clients over `channel`.

@@ -48,6 +48,9 @@ pub(super) struct Reception<P: ProviderPlace> {
 impl<P: ProviderPlace> Reception<P> {
     /// What receives clients once the daemon introduces them, which is asked to; `None`: it is not.
     pub(super) fn begin(place: &mut P, link: &mut DaemonLink<P::Daemon>) -> Option<Self> {
+        if !link.has_entry_for_counts() {
+            return None;
+        }
         let terms = link.terms();
         let message_max = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         let config = ipc::ServerConfig {
