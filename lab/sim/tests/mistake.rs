@@ -6,9 +6,12 @@ use copyrpc_sim::{
     world::Time,
 };
 
+/// Seeds that are tried until one fails: the first that shows a request which is said to be taken late was the 90th.
+const SEEDS: u64 = 1000;
+
 /// Finds a failure with these words, and a small run that shows it.
 fn found_and_shrunk(large: &Setup, words: &str) {
-    let found = swarm(large, Seeds { count: 50, twice: false, threads: None }, |_| {}).unwrap();
+    let found = swarm(large, Seeds { count: SEEDS, twice: false, threads: None }, |_| {}).unwrap();
     let (setup, _) = found.failure.expect("no seed has found it");
     let (small, failure) = shrink(&setup, |_, _| {}).unwrap().expect("it fails each time");
     println!("{failure}: {small}");
