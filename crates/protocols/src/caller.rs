@@ -282,7 +282,7 @@ impl<N: Nic> rpc::Handler<N> for Adapter<'_, Vec<(rpc::PeerId, rpc::Invitation)>
     /// A caller serves no calls: the request is answered by dropping its token.
     fn request(&mut self, _: &mut rpc::Worker<N>, _: rpc::Request, _: rpc::Body<'_, N>) {}
 
-    #[inline]
+    #[inline(always)]
     fn ended(&mut self, _: &mut rpc::Worker<N>, cookie: u64, end: rpc::CallEnd<'_, N>) {
         self.answers.answer(cookie, end.status(), &end.bytes());
     }

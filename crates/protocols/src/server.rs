@@ -194,7 +194,7 @@ impl<N: Nic> Server<N> {
 struct Adapter<'a, N: Nic>(&'a mut dyn Service<N>);
 
 impl<N: Nic> rpc::Handler<N> for Adapter<'_, N> {
-    #[inline]
+    #[inline(always)]
     fn request(
         &mut self,
         worker: &mut rpc::Worker<N>,

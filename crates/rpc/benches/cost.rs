@@ -13,6 +13,7 @@ const BODY_BYTES: usize = 32;
 struct Echo;
 
 impl Handler<Nic> for Echo {
+    #[inline(always)]
     fn request(&mut self, worker: &mut Worker<Nic>, request: Request, body: Body<'_, Nic>) {
         worker.reply(request.token, Status::Ok, &body.bytes()).expect("the caller is there");
     }
@@ -28,6 +29,7 @@ struct Check {
 impl Handler<Nic> for Check {
     fn request(&mut self, _: &mut Worker<Nic>, _: Request, _: Body<'_, Nic>) {}
 
+    #[inline(always)]
     fn ended(&mut self, _: &mut Worker<Nic>, cookie: u64, end: CallEnd<'_, Nic>) {
         let body = &*end.bytes();
         assert_eq!((end.status(), body.len()), (Status::Ok, BODY_BYTES));

@@ -191,6 +191,7 @@ struct Echo {
 }
 
 impl<N: Nic> Handler<N> for Echo {
+    #[inline(always)]
     fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
         let Request { token, .. } = request;
         self.calls += 1;
@@ -198,6 +199,7 @@ impl<N: Nic> Handler<N> for Echo {
         let _ = worker.reply(token, Status::Ok, &body.bytes());
     }
 
+    #[inline(always)]
     fn ended(&mut self, _: &mut Worker<N>, _: u64, _: CallEnd<'_, N>) {}
 
     fn closed(&mut self, _: &mut Worker<N>, _: PeerId, _: rpc::CloseReason) {
@@ -310,10 +312,12 @@ impl Client {
 }
 
 impl<N: Nic> Handler<N> for Client {
+    #[inline(always)]
     fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request); // a server makes no calls; dropping a token answers it
     }
 
+    #[inline(always)]
     fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
         let status = end.status();
         let (index, slot) = (cookie >> 16, (cookie & 0xffff) as usize);

@@ -46,11 +46,13 @@ impl<N: Nic> Stepped for WorkerCaller<N> {
 }
 
 impl<N: Nic> Handler<N> for Answers {
+    #[inline(always)]
     fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request); // the other side makes no calls
     }
 
     /// A fetched answer stays in the memory that it came in.
+    #[inline(always)]
     fn ended(&mut self, worker: &mut Worker<N>, _: u64, end: CallEnd<'_, N>) {
         self.status = Some(end.status());
         if let CallEnd::Answered(_, Body::Owned(memory)) = end {
@@ -112,11 +114,13 @@ struct Echo {
 }
 
 impl<N: Nic> Handler<N> for Echo {
+    #[inline(always)]
     fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
         let Request { token, .. } = request;
         self.failed = worker.reply(token, Status::Ok, &body.bytes()).err().or(self.failed.take());
     }
 
+    #[inline(always)]
     fn ended(&mut self, _: &mut Worker<N>, _: u64, _: CallEnd<'_, N>) {}
 }
 

@@ -56,7 +56,7 @@ impl Server {
 }
 
 impl<N: Nic> Handler<N> for Server {
-    #[inline]
+    #[inline(always)]
     fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
         let body = &*body.bytes();
         let Request { token, .. } = request;
@@ -70,6 +70,7 @@ impl<N: Nic> Handler<N> for Server {
         }
     }
 
+    #[inline(always)]
     fn ended(&mut self, _: &mut Worker<N>, index: u64, end: CallEnd<'_, N>) {
         self.failure.get_or_insert(wrong(index, end.status()));
     }
@@ -135,11 +136,12 @@ impl Client {
 }
 
 impl<N: Nic> Handler<N> for Client {
+    #[inline(always)]
     fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request); // the responder makes no calls; dropping a token answers it
     }
 
-    #[inline]
+    #[inline(always)]
     fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
         let (index, endpoint) = (cookie >> 16, (cookie & 0xffff) as usize);
         if let Err(error) = self.series.check(index, end.status(), &end.bytes()) {

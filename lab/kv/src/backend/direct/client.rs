@@ -68,10 +68,12 @@ struct Listener<'a, F> {
 }
 
 impl<N: Nic, F: FnMut(Found, &[u8])> Handler<N> for Listener<'_, F> {
+    #[inline(always)]
     fn request(&mut self, _: &mut Worker<N>, request: Request, _: Body<'_, N>) {
         drop(request.token); // nobody calls a client: the caller is told that there is no answer
     }
 
+    #[inline(always)]
     fn ended(&mut self, _: &mut Worker<N>, cookie: u64, end: CallEnd<'_, N>) {
         (self.tell)(Found::Ended(cookie, end.status()), &end.bytes());
     }

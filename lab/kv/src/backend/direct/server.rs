@@ -53,7 +53,7 @@ struct Desk {
 }
 
 impl<N: Nic> Handler<N> for Desk {
-    #[inline]
+    #[inline(always)]
     fn request(&mut self, worker: &mut Worker<N>, request: Request, body: Body<'_, N>) {
         self.served += 1;
         self.answer.clear();
@@ -62,6 +62,7 @@ impl<N: Nic> Handler<N> for Desk {
         let _ = worker.reply(request.token, Status::Ok, &self.answer);
     }
 
+    #[inline(always)]
     fn ended(&mut self, _: &mut Worker<N>, _: u64, _: CallEnd<'_, N>) {}
 }
 
