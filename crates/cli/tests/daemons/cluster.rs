@@ -300,6 +300,16 @@ pub(super) fn eventually(mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A process that ends with the value, also if its test fails.
+pub(super) struct Process(pub(super) Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Ends a provider together with the test that has it, also if that fails: a scope waits for its threads.
 pub(super) struct StopOnDrop<'a>(pub(super) &'a ProviderStop);
 

@@ -3,7 +3,7 @@
 
 use std::{
     env,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::{Arc, Condvar, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
@@ -17,7 +17,9 @@ use client::{
 };
 use daemon::{Status, metrics::Counter};
 
-use super::cluster::{Cluster, ECHO, PATIENCE, StopOnDrop, body, connect, eventually, reverse};
+use super::cluster::{
+    Cluster, ECHO, PATIENCE, Process, StopOnDrop, body, connect, eventually, reverse,
+};
 
 /// What a child process of these tests finds set: the socket of its daemon.
 const SOCKET: &str = "TEST_PROVIDER_SOCKET";
@@ -210,23 +212,11 @@ fn child_provider() {
     assert!(served.is_err(), "it ends with its daemon");
 }
 
-/// A process that ends with the value.
-struct Process(Child);
-
-impl Process {
-    fn provide(cluster: &Cluster, rank: u32) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "providers::child_provider"]);
-        command.env(SOCKET, cluster.socket(rank)).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn provide(cluster: &Cluster, rank: u32) -> Process {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "providers::child_provider"]);
+    command.env(SOCKET, cluster.socket(rank)).stdout(Stdio::null()).stderr(Stdio::null());
+    Process(command.spawn().unwrap())
 }
 
 fn providers(client: &mut Client) -> u16 {
@@ -236,7 +226,7 @@ fn providers(client: &mut Client) -> u16 {
 #[test]
 fn processes_behind_one_name_share_the_load_and_one_that_dies_does_not_stop_the_service() {
     let cluster = Cluster::new(2);
-    let mut processes: Vec<_> = (0..3).map(|_| Process::provide(&cluster, 1)).collect();
+    let mut processes: Vec<_> = (0..3).map(|_| provide(&cluster, 1)).collect();
     let mut observer = connect(&cluster.socket(1));
     eventually(|| providers(&mut observer) == 3);
     let mut pipeline = pipeline(&cluster, 0);

@@ -14,7 +14,7 @@ use client::{
 };
 use rustix::process::{Signal, getuid};
 
-use super::cluster::{Cluster, ECHO, eventually, reverse, serve_reversed};
+use super::cluster::{Cluster, ECHO, Process, eventually, reverse, serve_reversed};
 
 /// Nobody has this number.
 const STRANGER: &str = "uid:4294967294";
@@ -195,8 +195,6 @@ fn a_rank_whose_daemon_lives_is_refused_to_others_over_tcp_and_given_once_it_is_
     eventually(|| client.ping(1, b"the next").is_ok());
     // One that is stopped is as good as dead, and does not come back as that rank.
     cluster.signal(1, Signal::STOP);
-    let mut next = another(&cluster, &address, 1).spawn().unwrap();
+    let _next = Process(another(&cluster, &address, 1).spawn().unwrap());
     eventually(|| client.ping(1, b"another").is_ok());
-    next.kill().unwrap();
-    next.wait().unwrap();
 }
